@@ -1,0 +1,56 @@
+# Every task of the project; `make help` lists them. Set-up is a dependency of each task, so nothing has to be prepared by hand.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+UV_COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format bench lock generate testbed clean
+
+help:  ## list the tasks
+	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): requirements/dev.txt pyproject.toml
+	@echo "== Python packages into $(VENV) (about two minutes on a first run)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "grfleet needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
+	@$(PYTHON) -m venv $(VENV) || { echo "The venv module is missing: apt-get install python3-venv"; exit 1; }
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $(STAMP)
+
+setup: $(STAMP)  ## the virtual environment and the Kubernetes binaries, nothing else
+	@$(BIN)/grfleet testbed build
+
+demo: $(STAMP)  ## a real API server, operator, 8 agents, 8 engines, a real trace: watch the split move
+	@$(BIN)/grfleet demo $(DEMO_ARGS)
+
+test: $(STAMP)  ## all tests, on a real Kubernetes control plane
+	@$(BIN)/grfleet testbed build
+	@$(BIN)/pytest -n 2 $(TEST_ARGS)
+
+lint: $(STAMP)  ## ruff format, ruff lint, mypy strict
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+format: $(STAMP)  ## let ruff format and fix what it can
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: $(STAMP)  ## every benchmark; results under docs/results
+	@$(BIN)/grfleet testbed build
+	@$(BIN)/python -m bench all $(BENCH_ARGS)
+
+generate: $(STAMP)  ## regenerate manifests, chart copies and reference docs from the models
+	@$(BIN)/python -m crds.generate
+
+lock: $(STAMP)  ## renew the pinned requirement files from pyproject.toml
+	@$(UV_COMPILE) pyproject.toml -o requirements/runtime.txt
+	@$(UV_COMPILE) -c requirements/runtime.txt --extra test --extra lint --extra bench --extra dev pyproject.toml -o requirements/dev.txt
+
+testbed: $(STAMP)  ## start a Kubernetes control plane on this machine and print its KUBECONFIG
+	@$(BIN)/grfleet testbed up
+
+clean:  ## remove the virtual environment and outputs (never the binaries in the cache)
+	@rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,165 @@
+"""Agent contract v1: how the operator hands an intent to the agent beside an engine, and what the agent reports back.
+
+The desired state is GRInstance.spec.intent; the object's generation numbers it and its uid binds it, so it stays monotone over
+operator restarts. An intent is signed and carries the time until which it may be *accepted*; once accepted it holds until
+replaced, also with the operator gone. Measured values are None when missing; zero always means a measured zero.
+"""
+
+import enum
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from contract.engine import Bytes, Count, Name, Wire
+
+VERSION = "v1"
+PREFIX = "/agent/v1"
+MAX_DECISIONS = 1000
+
+Percent = Annotated[int, Meta(ge=0, le=100)]
+
+
+class Strategy(enum.StrEnum):
+    STATIC = "Static"
+    HILL_CLIMB = "HillClimb"
+    MISS_RATIO_CURVE = "MissRatioCurve"
+    LEARNED = "Learned"
+
+
+class Enforcement(enum.StrEnum):
+    SHADOW = "Shadow"
+    ACTIVE = "Active"
+
+
+class IntentBounds(Wire, frozen=True, kw_only=True):
+    min_emb_percent: Percent = 5
+    max_emb_percent: Percent = 95
+    fallback_emb_percent: Percent = 50
+
+
+class IntentStep(Wire, frozen=True, kw_only=True):
+    max_percent_per_second: Percent = 2
+    deadband_percent: Percent = 2
+    interval_ms: Annotated[int, Meta(ge=10, le=60_000)] = 1000
+
+
+class IntentRefill(Wire, frozen=True, kw_only=True):
+    max_link_percent: Percent = 20
+    max_bytes_per_second: Bytes | None = None
+
+
+class IntentSpec(Wire, frozen=True, kw_only=True):
+    """What GRInstance.spec.intent means to an agent; fields it does not know are ignored."""
+
+    strategy: Strategy = Strategy.MISS_RATIO_CURVE
+    enforcement: Enforcement = Enforcement.ACTIVE
+    bounds: IntentBounds = IntentBounds()
+    step: IntentStep = IntentStep()
+    refill: IntentRefill = IntentRefill()
+    paused: bool = False
+    usable_bytes: Bytes | None = None
+
+
+class Intent(Wire, frozen=True, kw_only=True):
+    """Body of PUT /intent. `issued` and `expires` are Unix seconds; `signature` is Ed25519, base64, over `signing.payload`."""
+
+    uid: Name
+    generation: Annotated[int, Meta(ge=1)]
+    issued: Count
+    expires: Count
+    spec: dict[str, Any]
+    signature: Annotated[str, Meta(max_length=256)] = ""
+
+
+class IntentStatus(enum.StrEnum):
+    ACCEPTED = "accepted"
+    UNCHANGED = "unchanged"
+    STALE = "stale"
+    EXPIRED = "expired"
+    FORGED = "forged"
+    INVALID = "invalid"
+
+
+class IntentAnswer(Wire, frozen=True, kw_only=True):
+    status: IntentStatus
+    uid: Name
+    generation: Count
+    reason: Annotated[str, Meta(max_length=1024)] = ""
+
+
+class SplitReport(Wire, frozen=True, kw_only=True):
+    """Target = wanted; accepted = limits in force; settled = accepted, nothing above a limit, nothing left to refill."""
+
+    usable_bytes: Bytes
+    target_emb_bytes: Bytes
+    accepted_emb_bytes: Bytes
+    accepted_kv_bytes: Bytes
+    used_emb_bytes: Bytes
+    used_kv_bytes: Bytes
+    revision: Count
+    settled: bool
+    overage_bytes: Bytes
+    refill_backlog_bytes: Bytes
+
+
+class EngineReport(Wire, frozen=True, kw_only=True):
+    reachable: bool
+    start_id: Name = ""
+    epoch: Count = 0
+    name: Name = ""
+    emulation: bool = False
+    reason: Annotated[str, Meta(max_length=1024)] = ""
+
+
+class AgentStatus(Wire, frozen=True, kw_only=True):
+    """Answer of GET /status. Hit ratios and shares are per cent of the last reporting window, None when nothing was asked."""
+
+    agent_start_id: Name
+    uid: Name
+    generation: Count
+    engine: EngineReport
+    strategy_in_force: Name
+    reason: Name
+    message: Annotated[str, Meta(max_length=1024)]
+    frozen: bool
+    decisions: Count
+    split: SplitReport | None = None
+    emb_hit_percent: float | None = None
+    kv_hit_percent: float | None = None
+    p99_ms: float | None = None
+    slo_percent: float | None = None
+    requests_per_second: float | None = None
+
+
+class DecisionRecord(Wire, frozen=True, kw_only=True):
+    """One decision of the split loop: what it saw, which layer decided, what clipped it, what came out."""
+
+    sequence: Count
+    clock_ms: float
+    strategy: Name
+    layer: Name
+    reason: Name
+    clips: Annotated[list[str], Meta(max_length=16)]
+    from_emb_bytes: Bytes
+    target_emb_bytes: Bytes
+    applied: bool
+    inputs: dict[str, Any]
+
+
+class DecisionsAnswer(Wire, frozen=True, kw_only=True):
+    """Answer of GET /decisions?after=N: records with a higher sequence, oldest first, and the cursor to ask next."""
+
+    decisions: Annotated[list[DecisionRecord], Meta(max_length=MAX_DECISIONS)]
+    next: Count
+
+
+def intent_spec(raw: dict[str, Any]) -> IntentSpec:
+    """Return the typed spec of an intent.
+
+    Raises
+    ------
+    msgspec.ValidationError
+        Names the field that is wrong.
+    """
+    return msgspec.convert(raw, IntentSpec)

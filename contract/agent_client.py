@@ -1,0 +1,44 @@
+"""Async client of the agent contract, for the operator and the command line."""
+
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+from contract import agent, http
+
+
+class AgentClient:
+    """Speaks the agent contract to one agent; errors as `EngineClient`'s.
+
+    Parameters
+    ----------
+    url : str
+        `http://host:port`, `https://host:port` or `unix:/path`.
+    timeout_s : float
+        Limit of each call in seconds.
+    """
+
+    def __init__(self, url: str, *, timeout_s: float = 2.0) -> None:
+        base_url, transport = http.transport_for(url)
+        self._http = httpx.AsyncClient(base_url=base_url + agent.PREFIX, transport=transport, timeout=timeout_s, trust_env=False)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+    async def put_intent(self, intent: agent.Intent) -> agent.IntentAnswer:
+        response = await http.fetch(self._http, "PUT", "/intent", body=intent, accept=(200, 400, 403, 409))
+        return http.decode(response, agent.IntentAnswer)
+
+    async def status(self) -> agent.AgentStatus:
+        return http.decode(await http.fetch(self._http, "GET", "/status"), agent.AgentStatus)
+
+    async def decisions(self, *, after: int = 0, limit: int | None = None) -> agent.DecisionsAnswer:
+        response = await http.fetch(self._http, "GET", "/decisions", params=http.query(after=after, limit=limit))
+        return http.decode(response, agent.DecisionsAnswer)

@@ -1,0 +1,295 @@
+"""Engine contract v1: what an engine tells about its caches, and how its EMB/KV split is changed while it serves.
+
+HTTP/1.1 with JSON bodies under /gr/v1. Counters only grow for one `startId`; a new `startId` means a new process, a new
+`epoch` means emptied caches. A split change names the process it is meant for and a revision; the answer always carries the
+split in force, so that a caller which lost its memory can adopt it. docs/contract.md explains the calls in order.
+"""
+
+import enum
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from contract.histogram import LatencyHistogram
+
+VERSION = "v1"
+PREFIX = "/gr/v1"
+
+Count = Annotated[int, Meta(ge=0, le=1 << 62)]
+Bytes = Annotated[int, Meta(ge=0, le=1 << 62)]
+Milliseconds = Annotated[float, Meta(ge=0)]
+Name = Annotated[str, Meta(max_length=256)]
+UserKey = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+
+
+class Wire(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """Base of all wire values: immutable, camelCase, unknown fields ignored so that versions can differ."""
+
+
+class ModelIdentity(Wire, frozen=True, kw_only=True):
+    name: Name
+    version: Name
+    emb_version: Name = ""
+
+
+class Sampling(Wire, frozen=True, kw_only=True):
+    """One in how many users and rows is sampled (by key)."""
+
+    users_one_in: Annotated[int, Meta(ge=1, le=1 << 20)]
+    rows_one_in: Annotated[int, Meta(ge=1, le=1 << 20)]
+
+
+class Describe(Wire, frozen=True, kw_only=True):
+    """Answer of GET /describe: what this engine is and what may be resized online."""
+
+    contract_version: str
+    engine: Name
+    emulation: bool
+    start_id: Name
+    epoch: Count
+    model: ModelIdentity
+    pool_bytes: Bytes
+    granule_bytes: Annotated[int, Meta(ge=1, le=1 << 40)]
+    link_bytes_per_second: Annotated[int, Meta(ge=1)]
+    kv_bytes_per_token: Annotated[int, Meta(ge=1)]
+    emb_row_bytes: Annotated[int, Meta(ge=1)]
+    resizable: Annotated[list[str], Meta(max_length=8)]
+    key_kinds: Annotated[list[str], Meta(max_length=8)]
+    tiers: Annotated[list[str], Meta(max_length=8)]
+    p99_ms: Annotated[float, Meta(gt=0)]
+    sampling: Sampling
+    max_split_change_bytes: Bytes | None = None
+
+
+class KvCounters(Wire, frozen=True, kw_only=True):
+    """Tokens of history that requests asked for, and how many each tier already held."""
+
+    tokens_asked: Count
+    tokens_hit_hbm: Count
+    tokens_hit_dram: Count = 0
+    tokens_hit_ssd: Count = 0
+
+
+class EmbCounters(Wire, frozen=True, kw_only=True):
+    """Embedding rows looked up, and how many the hot cache held."""
+
+    rows_asked: Count
+    rows_hit: Count
+
+
+class TransferBytes(Wire, frozen=True, kw_only=True):
+    """Bytes moved over the host link by class, in falling priority."""
+
+    demand: Bytes = 0
+    reload: Bytes = 0
+    prefetch: Bytes = 0
+    refill: Bytes = 0
+    offload: Bytes = 0
+
+
+class Evictions(Wire, frozen=True, kw_only=True):
+    """Bytes evicted from HBM by reason."""
+
+    capacity: Bytes = 0
+    resize: Bytes = 0
+    invalidated: Bytes = 0
+    requested: Bytes = 0
+
+
+class PreInferCounters(Wire, frozen=True, kw_only=True):
+    accepted: Count = 0
+    rejected: Count = 0
+    used: Count = 0
+    wasted: Count = 0
+    late: Count = 0
+
+
+class WorkMs(Wire, frozen=True, kw_only=True):
+    """Time spent serving, in milliseconds, split by cause; the agent measures its costs from the differences."""
+
+    service: Milliseconds
+    service_squared: Milliseconds
+    emb_miss: Milliseconds
+    kv_miss: Milliseconds
+
+
+class Counters(Wire, frozen=True, kw_only=True):
+    """Monotone since the start of the process."""
+
+    requests: Count
+    kv: KvCounters
+    emb: EmbCounters
+    bytes: TransferBytes
+    evictions: Evictions
+    work_ms: WorkMs
+    offload_drops: Count = 0
+    pre_infer: PreInferCounters = PreInferCounters()
+
+
+class Gauges(Wire, frozen=True, kw_only=True):
+    queue: Count
+    in_flight: Count
+    live_prefix_bytes: Bytes = 0
+
+
+class PoolBytes(Wire, frozen=True, kw_only=True):
+    """A pair of byte counts for the two tenants of the HBM pool."""
+
+    emb_bytes: Bytes
+    kv_bytes: Bytes
+
+
+class SplitState(Wire, frozen=True, kw_only=True):
+    """The split in force: limits, what is used, what is still above a limit, what refill still owes."""
+
+    revision: Count
+    limits: PoolBytes
+    used: PoolBytes
+    overage_bytes: Bytes
+    refill_backlog_bytes: Bytes
+    refill_bytes_per_second: Bytes
+
+    @property
+    def settled(self) -> bool:
+        """Accepted, nothing above its limit and nothing left to refill."""
+        return (
+            self.overage_bytes == 0
+            and self.refill_backlog_bytes == 0
+            and self.used.emb_bytes <= self.limits.emb_bytes
+            and self.used.kv_bytes <= self.limits.kv_bytes
+        )
+
+
+class Observe(Wire, frozen=True, kw_only=True):
+    """Answer of GET /observe. `clockMs` is the engine's own monotone clock."""
+
+    start_id: Name
+    epoch: Count
+    clock_ms: Milliseconds
+    counters: Counters
+    gauges: Gauges
+    split: SplitState
+    latency: LatencyHistogram
+
+
+class SplitStatus(enum.StrEnum):
+    APPLIED = "applied"
+    DEFERRED = "deferred"
+    STALE = "stale"
+    CONFLICT = "conflict"
+    UNSUPPORTED = "unsupported"
+
+
+class SplitRequest(Wire, frozen=True, kw_only=True):
+    """Body of PUT /split. `revision` is the one in force plus one; the same revision and value gives the same answer."""
+
+    start_id: Name
+    revision: Count
+    emb_bytes: Bytes
+    kv_bytes: Bytes
+    refill_bytes_per_second: Bytes
+
+
+class SplitAnswer(Wire, frozen=True, kw_only=True):
+    status: SplitStatus
+    split: SplitState
+    start_id: Name
+    reason: Annotated[str, Meta(max_length=1024)] = ""
+
+
+class LimitsRequest(Wire, frozen=True, kw_only=True):
+    """Body of PUT /limits: capacity for pre-inference and for the tiers below HBM."""
+
+    revision: Count
+    pre_infer_slots: Count
+    pre_infer_bytes: Bytes
+    host_bytes: Bytes = 0
+    ssd_bytes: Bytes = 0
+
+
+class LimitsAnswer(Wire, frozen=True, kw_only=True):
+    status: SplitStatus
+    limits: LimitsRequest
+    reason: Annotated[str, Meta(max_length=1024)] = ""
+
+
+class ItemPopularity(Wire, frozen=True, kw_only=True):
+    """For emulations only: how the rows of a request are drawn (Zipf exponent over a catalogue of rows)."""
+
+    exponent: Annotated[float, Meta(gt=0, lt=4)]
+    catalog_rows: Annotated[int, Meta(ge=1, le=1 << 40)]
+    offset: Count = 0
+
+
+class RankRequest(Wire, frozen=True, kw_only=True):
+    """Body of POST /rank.
+
+    `arrivalMs` is the arrival stamp of a replayed trace on the engine's clock (emulations queue by it; others ignore it).
+    `rowsPerToken` and `itemPopularity` stand for item ids where an emulation draws the rows itself, seeded by `requestId`.
+    """
+
+    request_id: Name
+    user_key: UserKey
+    model_version: Name
+    history_tokens: Annotated[int, Meta(ge=0, le=1 << 24)]
+    candidates: Annotated[int, Meta(ge=1, le=1 << 20)]
+    arrival_ms: Milliseconds | None = None
+    rows_per_token: Annotated[int, Meta(ge=0, le=1024)] = 1
+    item_popularity: ItemPopularity | None = None
+
+
+class RankAnswer(Wire, frozen=True, kw_only=True):
+    """Where the time of one request went, in milliseconds, and what the caches held for it."""
+
+    request_id: Name
+    latency_ms: Milliseconds
+    queue_ms: Milliseconds
+    service_ms: Milliseconds
+    kv_tokens_hit: Count
+    emb_rows_asked: Count
+    emb_rows_missed: Count
+
+
+class PreInferRequest(Wire, frozen=True, kw_only=True):
+    request_id: Name
+    user_key: UserKey
+    model_version: Name
+    history_tokens: Annotated[int, Meta(ge=0, le=1 << 24)]
+    arrival_ms: Milliseconds | None = None
+
+
+class PreInferAnswer(Wire, frozen=True, kw_only=True):
+    """202 when accepted (or already resident); 429 with a reason above the slots or bytes."""
+
+    accepted: bool
+    resident: bool = False
+    reason: Annotated[str, Meta(max_length=1024)] = ""
+
+
+class UsersRequest(Wire, frozen=True, kw_only=True):
+    """Body of POST /prefetch and POST /evict."""
+
+    user_keys: Annotated[list[UserKey], Meta(max_length=4096)]
+
+
+class UsersAnswer(Wire, frozen=True, kw_only=True):
+    affected: Count
+    bytes: Bytes
+
+
+class InvalidateRequest(Wire, frozen=True, kw_only=True):
+    """Body of POST /invalidate: drop what was computed by another model or embedding version."""
+
+    model_version: Name | None = None
+    emb_version: Name | None = None
+
+
+class DrainAnswer(Wire, frozen=True, kw_only=True):
+    draining: bool
+    in_flight: Count
+
+
+class ReadyAnswer(Wire, frozen=True, kw_only=True):
+    ready: bool
+    reasons: Annotated[list[str], Meta(max_length=16)] = []

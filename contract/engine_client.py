@@ -1,0 +1,94 @@
+"""Async client of the engine contract, for agents, drivers and the conformance suite."""
+
+from types import TracebackType
+from typing import Self
+
+import httpx
+import numpy as np
+from numpy.typing import NDArray
+
+from contract import engine, http, samples
+from contract.errors import ProtocolViolation
+
+CURSOR_HEADER = "x-gr-cursor"
+LOST_HEADER = "x-gr-lost"
+
+
+class EngineClient:
+    """Speaks the engine contract to one engine.
+
+    Parameters
+    ----------
+    url : str
+        `unix:/run/grfleet/engine.sock`, `http://host:port` or `https://host:port`.
+    token : str, optional
+        Bearer token, for TCP.
+    timeout_s : float
+        Limit of each call in seconds.
+
+    Every call raises `Unreachable` when there is no answer and `ProtocolViolation` when the answer breaks the contract.
+    """
+
+    def __init__(self, url: str, *, token: str | None = None, timeout_s: float = 2.0) -> None:
+        base_url, transport = http.transport_for(url)
+        headers = {"authorization": f"Bearer {token}"} if token else None
+        self._http = httpx.AsyncClient(
+            base_url=base_url + engine.PREFIX, transport=transport, headers=headers, timeout=timeout_s, trust_env=False
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+    async def describe(self) -> engine.Describe:
+        answer = http.decode(await http.fetch(self._http, "GET", "/describe"), engine.Describe)
+        if answer.contract_version != engine.VERSION:
+            raise ProtocolViolation(f"describe: contract {answer.contract_version!r}, this client speaks {engine.VERSION!r}")
+        return answer
+
+    async def observe(self) -> engine.Observe:
+        return http.decode(await http.fetch(self._http, "GET", "/observe"), engine.Observe)
+
+    async def put_split(self, request: engine.SplitRequest) -> engine.SplitAnswer:
+        response = await http.fetch(self._http, "PUT", "/split", body=request, accept=(200, 409))
+        return http.decode(response, engine.SplitAnswer)
+
+    async def put_limits(self, request: engine.LimitsRequest) -> engine.LimitsAnswer:
+        response = await http.fetch(self._http, "PUT", "/limits", body=request, accept=(200, 409))
+        return http.decode(response, engine.LimitsAnswer)
+
+    async def samples(self, cursor: int) -> tuple[NDArray[np.void], int, int]:
+        """Return (records after `cursor`, next cursor, records lost in between)."""
+        response = await http.fetch(self._http, "GET", "/samples", params={"cursor": str(cursor)})
+        try:
+            next_cursor, lost = int(response.headers[CURSOR_HEADER]), int(response.headers[LOST_HEADER])
+        except (KeyError, ValueError) as error:
+            raise ProtocolViolation(f"samples: headers {CURSOR_HEADER} and {LOST_HEADER} must be integers") from error
+        return samples.unpack(response.content), next_cursor, lost
+
+    async def rank(self, request: engine.RankRequest) -> engine.RankAnswer:
+        return http.decode(await http.fetch(self._http, "POST", "/rank", body=request), engine.RankAnswer)
+
+    async def pre_infer(self, request: engine.PreInferRequest) -> engine.PreInferAnswer:
+        response = await http.fetch(self._http, "POST", "/pre-infer", body=request, accept=(200, 202, 429))
+        return http.decode(response, engine.PreInferAnswer)
+
+    async def prefetch(self, request: engine.UsersRequest) -> engine.UsersAnswer:
+        return http.decode(await http.fetch(self._http, "POST", "/prefetch", body=request), engine.UsersAnswer)
+
+    async def evict(self, request: engine.UsersRequest) -> engine.UsersAnswer:
+        return http.decode(await http.fetch(self._http, "POST", "/evict", body=request), engine.UsersAnswer)
+
+    async def invalidate(self, request: engine.InvalidateRequest) -> engine.UsersAnswer:
+        return http.decode(await http.fetch(self._http, "POST", "/invalidate", body=request), engine.UsersAnswer)
+
+    async def drain(self) -> engine.DrainAnswer:
+        return http.decode(await http.fetch(self._http, "POST", "/drain"), engine.DrainAnswer)
+
+    async def ready(self) -> engine.ReadyAnswer:
+        return http.decode(await http.fetch(self._http, "GET", "/ready", accept=(200, 503)), engine.ReadyAnswer)

@@ -1,0 +1,76 @@
+"""One bounded JSON call over httpx, shared by the engine and the agent client."""
+
+from typing import Any, TypeVar
+
+import httpx
+import msgspec
+
+from contract.errors import ProtocolViolation, Unreachable
+
+MAX_ANSWER_BYTES = 4 * 1024 * 1024
+Answer = TypeVar("Answer")
+
+
+def transport_for(url: str) -> tuple[str, httpx.AsyncHTTPTransport]:
+    """Return (base URL, transport) for `http://...`, `https://...` or `unix:/path`.
+
+    Raises
+    ------
+    ValueError
+        When the URL has another scheme.
+    """
+    if url.startswith("unix:"):
+        return "http://engine", httpx.AsyncHTTPTransport(uds=url.removeprefix("unix:"))
+    if url.startswith(("http://", "https://")):
+        return url.rstrip("/"), httpx.AsyncHTTPTransport()
+    raise ValueError(f"{url!r}: use http://host:port, https://host:port or unix:/path/to/socket")
+
+
+async def fetch(
+    client: httpx.AsyncClient,
+    method: str,
+    path: str,
+    *,
+    body: msgspec.Struct | None = None,
+    params: dict[str, str] | None = None,
+    accept: tuple[int, ...] = (200,),
+) -> httpx.Response:
+    """Send one request and return the answer, read up to MAX_ANSWER_BYTES.
+
+    Raises
+    ------
+    Unreachable
+        When there is no answer.
+    ProtocolViolation
+        When the status code is none of `accept` or the body is too large.
+    """
+    headers = {"content-type": "application/json"} if body is not None else None
+    content = msgspec.json.encode(body) if body is not None else None
+    try:
+        async with client.stream(method, path, content=content, params=params, headers=headers) as response:
+            chunks: list[bytes] = []
+            size = 0
+            async for chunk in response.aiter_bytes():
+                size += len(chunk)
+                if size > MAX_ANSWER_BYTES:
+                    raise ProtocolViolation(f"{method} {path}: answer larger than {MAX_ANSWER_BYTES} bytes")
+                chunks.append(chunk)
+    except httpx.HTTPError as error:
+        raise Unreachable(f"{method} {path}: {type(error).__name__}") from error
+    if response.status_code not in accept:
+        raise ProtocolViolation(f"{method} {path}: status {response.status_code}, {b''.join(chunks)[:200]!r}")
+    # A streamed response keeps no body; hand back one that does.
+    return httpx.Response(response.status_code, headers=response.headers, content=b"".join(chunks))
+
+
+def decode(response: httpx.Response, kind: type[Answer]) -> Answer:
+    """Return the typed body of an answer; ProtocolViolation names the field that is wrong."""
+    try:
+        return msgspec.json.decode(response.content, type=kind)
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise ProtocolViolation(f"{kind.__name__}: {error}") from error
+
+
+def query(**values: Any) -> dict[str, str]:
+    """Return query parameters without those that are None."""
+    return {name: str(value) for name, value in values.items() if value is not None}

@@ -1,0 +1,46 @@
+"""User keys and slots: how a user id becomes something that may be logged, stored and routed by.
+
+A raw user id exists only at the edge. Behind it everybody uses `user_key`, a keyed hash that never contains the model
+version; `slot_of` maps it to one of 4096 slots of the published routing table. vectors/keys.json holds the test vectors that
+every implementation (Python, HAProxy, endpoint picker) shares.
+"""
+
+import hashlib
+import hmac
+
+import xxhash
+
+SLOTS = 4096
+USER_KEY_HEX_LENGTH = 32
+
+
+def user_key(pool_key: bytes, user_id: str) -> str:
+    """Return the 128-bit keyed hash of a user id as 32 hex digits.
+
+    Parameters
+    ----------
+    pool_key : bytes
+        Secret of the pool, at least 16 bytes (RoutingPolicy.spec.userKeySecret).
+    user_id : str
+        Raw id as the caller knows it; hashed as UTF-8.
+
+    Raises
+    ------
+    ValueError
+        When the key is shorter than 16 bytes or the id is empty.
+    """
+    if len(pool_key) < 16:
+        raise ValueError("pool key: at least 16 bytes are needed; check the Secret named by RoutingPolicy.spec.userKeySecret")
+    if not user_id:
+        raise ValueError("user id: empty; a request without a user has no affinity and must not be hashed")
+    return hmac.new(pool_key, user_id.encode(), hashlib.sha256).hexdigest()[:USER_KEY_HEX_LENGTH]
+
+
+def slot_of(key: str) -> int:
+    """Return the slot (0..4095) of a user key: xxh32 of its hex digits, modulo 4096."""
+    return xxhash.xxh32_intdigest(key.encode()) % SLOTS
+
+
+def sample_key(key: str) -> int:
+    """Return the 64-bit hash under which an engine samples accesses of this user."""
+    return xxhash.xxh64_intdigest(key.encode())
