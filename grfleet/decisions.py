@@ -5,7 +5,7 @@ network path to the agent.
 """
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from rich.console import Console
@@ -49,8 +49,9 @@ def _agent_url(instance: str, namespace: str) -> str:
 
     config.load_config()
     try:
-        found: dict[str, Any] = client.CustomObjectsApi().get_namespaced_custom_object(
-            "grfleet.dev", "v1alpha1", namespace, "grinstances", instance
+        api = client.CustomObjectsApi()
+        found = cast(
+            dict[str, Any], api.get_namespaced_custom_object("grfleet.dev", "v1alpha1", namespace, "grinstances", instance)
         )
     except ApiException as error:
         hint = "see `kubectl get gri -A`" if error.status == 404 else f"the API server answered {error.status}"
