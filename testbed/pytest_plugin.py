@@ -1,0 +1,81 @@
+"""pytest fixtures: one real control plane per test process, one namespace per test.
+
+Tests that need the control plane carry the marker ``testbed`` by themselves. Where its programs are missing they are
+skipped, each with the reason, and the closing summary says how many.
+"""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+from collections.abc import Iterator
+from typing import Protocol
+
+import httpx
+import pytest
+
+from testbed.binaries import find_binaries
+from testbed.control_plane import ControlPlane
+from testbed.versions import CONTROL_PLANE_PROGRAMS
+
+_REASON = "no Kubernetes control plane"
+
+
+class Kubectl(Protocol):
+    """`ControlPlane.kubectl`: run kubectl as the administrator; raises `KubectlError` unless told not to check."""
+
+    def __call__(self, *args: str, input: str | None = None, check: bool = True) -> subprocess.CompletedProcess[str]: ...
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test that reaches the control plane, directly or through another fixture."""
+    for item in items:
+        if "control_plane" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.testbed)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say loudly how many tests did not run because the programs are missing."""
+    skipped = [r for r in terminalreporter.stats.get("skipped", ()) if _REASON in str(getattr(r, "longrepr", ""))]
+    if skipped:
+        terminalreporter.section("real Kubernetes", sep="!", red=True, bold=True)
+        terminalreporter.line(f"{len(skipped)} tests did NOT run: {_REASON}; `make setup` builds its programs")
+
+
+@pytest.fixture(scope="session")
+def control_plane() -> Iterator[ControlPlane]:
+    """The control plane of this test process; do not stop or kill its parts, make your own for that."""
+    binaries = find_binaries(CONTROL_PLANE_PROGRAMS)
+    missing = [name for name in CONTROL_PLANE_PROGRAMS if name not in binaries.paths]
+    if missing:
+        # Building takes minutes, longer than a test may: `make test` does it before pytest starts.
+        pytest.skip(f"{_REASON}: {', '.join(missing)} missing; run `python -m testbed build`")
+    with ControlPlane(binaries=binaries) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def kube_api(control_plane: ControlPlane) -> Iterator[httpx.Client]:
+    """An HTTP client of the API server as the administrator, for raw requests."""
+    with control_plane.client() as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def kubectl(control_plane: ControlPlane) -> Kubectl:
+    """kubectl as the administrator: ``kubectl("get", "pods", "-n", namespace)``."""
+    return control_plane.kubectl
+
+
+@pytest.fixture
+def namespace(kube_api: httpx.Client) -> Iterator[str]:
+    """A new namespace for this test, with its `default` ServiceAccount; deleted afterwards without waiting."""
+    name = f"test-{secrets.token_hex(5)}"
+    metadata = {"name": name, "labels": {"grfleet.dev/test": "true"}}
+    kube_api.post("/api/v1/namespaces", json={"metadata": metadata}).raise_for_status()
+    # The controllers make this account too, a moment later; a test that creates a pod at once would be refused.
+    account = kube_api.post(f"/api/v1/namespaces/{name}/serviceaccounts", json={"metadata": {"name": "default"}})
+    if account.status_code != httpx.codes.CONFLICT:
+        account.raise_for_status()
+    yield name
+    kube_api.delete(f"/api/v1/namespaces/{name}")

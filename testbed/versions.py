@@ -1,0 +1,73 @@
+"""The versions of every program the testbed runs, in one place.
+
+Each program belongs to a *module*: a folder of `testbed/modules/` whose go.mod pins the sources it is built from.
+The module and its version also name the folder of the cache that holds the finished programs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+MODULES_DIRECTORY = Path(__file__).resolve().parent / "modules"
+MINIMUM_GO = (1, 24)
+
+
+@dataclass(frozen=True)
+class Module:
+    """One go.mod: its folder name, the version it pins, and the linker settings that stamp that version."""
+
+    name: str
+    version: str
+    linker_flags: tuple[str, ...] = ()
+
+    @property
+    def cache_name(self) -> str:
+        """Folder of the cache that holds this module's programs, such as ``etcd-v3.6.6``."""
+        return f"{self.name}-v{self.version}"
+
+    @property
+    def directory(self) -> Path:
+        """Folder with the go.mod and go.sum."""
+        return MODULES_DIRECTORY / self.name
+
+
+@dataclass(frozen=True)
+class Program:
+    """One executable and the Go package it is built from."""
+
+    name: str
+    module: Module
+    package: str
+
+
+def _kubernetes(version: str) -> Module:
+    """Kubernetes says v0.0.0, and clients complain, unless its version is stamped at link time."""
+    major, minor, _ = version.split(".")
+    stamps = {
+        "gitVersion": f"v{version}",
+        "gitMajor": major,
+        "gitMinor": minor,
+        "gitTreeState": "archive",
+        "gitCommit": "unknown",
+        "buildDate": "2026-01-01T00:00:00Z",
+    }
+    flags = (f"-X k8s.io/component-base/version.{key}={value}" for key, value in stamps.items())
+    return Module("kubernetes", version, tuple(flags))
+
+
+KUBERNETES = _kubernetes("1.34.4")
+ETCD = Module("etcd", "3.6.6")
+HELM = Module("helm", "3.19.2", ("-X helm.sh/helm/v3/internal/version.version=v3.19.2",))
+
+PROGRAMS: dict[str, Program] = {
+    program.name: program
+    for program in (
+        Program("etcd", ETCD, "go.etcd.io/etcd/server/v3"),
+        Program("kube-apiserver", KUBERNETES, "k8s.io/kubernetes/cmd/kube-apiserver"),
+        Program("kube-controller-manager", KUBERNETES, "k8s.io/kubernetes/cmd/kube-controller-manager"),
+        Program("kubectl", KUBERNETES, "k8s.io/kubernetes/cmd/kubectl"),
+        Program("helm", HELM, "helm.sh/helm/v3/cmd/helm"),
+    )
+}
+CONTROL_PLANE_PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl")

@@ -1,0 +1,24 @@
+"""Fixtures that more than one room's tests use; the control plane itself comes from the testbed's plugin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from testbed.control_plane import ControlPlane
+
+pytest_plugins = ["testbed.pytest_plugin"]
+
+MANIFESTS = Path(__file__).resolve().parent.parent / "crds" / "manifests"
+
+
+@pytest.fixture(scope="session")
+def crds_installed(control_plane: ControlPlane) -> ControlPlane:
+    """The control plane with every grfleet kind established, known to the garbage collector too."""
+    assert any(MANIFESTS.glob("*.yaml")), f"no generated manifests in {MANIFESTS}; run `make generate`"
+    control_plane.kubectl("apply", "--server-side", "--field-manager=grfleet-tests", "-f", str(MANIFESTS))
+    control_plane.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(MANIFESTS), timeout_seconds=90)
+    # A running garbage collector looks for new kinds only every 30 s; a new one knows them from the start.
+    control_plane.restart_controller_manager()
+    return control_plane

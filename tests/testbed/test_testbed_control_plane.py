@@ -1,0 +1,101 @@
+"""The control plane is a real one: RBAC, garbage collection, durable data, several at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from testbed.control_plane import ControlPlane, ControlPlaneError, KubectlError
+
+
+def eventually(check: Callable[[], bool], *, timeout_seconds: float = 30) -> bool:
+    deadline = time.monotonic() + timeout_seconds
+    while not check():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def config_map(name: str, **metadata: object) -> dict[str, object]:
+    return {"metadata": {"name": name, **metadata}, "data": {"a": "b"}}
+
+
+def test_a_service_account_without_rights_is_refused(control_plane: ControlPlane, namespace: str) -> None:
+    kubeconfig = control_plane.service_account_kubeconfig(namespace, "default")
+
+    answer = control_plane.kubectl("get", "configmaps", kubeconfig=kubeconfig, check=False)
+
+    assert answer.returncode == 1
+    assert "Forbidden" in answer.stderr
+    assert f"system:serviceaccount:{namespace}:default" in answer.stderr
+
+
+def test_a_service_account_may_do_what_a_role_grants_and_no_more(control_plane: ControlPlane, namespace: str) -> None:
+    kubeconfig = control_plane.service_account_kubeconfig(namespace, "default")
+    control_plane.kubectl("create", "role", "reader", "--verb=list,get", "--resource=configmaps", "-n", namespace)
+    account = f"{namespace}:default"
+    control_plane.kubectl("create", "rolebinding", "r", "--role=reader", f"--serviceaccount={account}", "-n", namespace)
+
+    def readable() -> bool:  # the API server learns of a new binding a moment later
+        return control_plane.kubectl("get", "configmaps", kubeconfig=kubeconfig, check=False).returncode == 0
+
+    assert eventually(readable)
+    with pytest.raises(KubectlError, match="cannot create resource"):
+        control_plane.kubectl("create", "configmap", "c", kubeconfig=kubeconfig)
+
+
+def test_a_request_without_a_valid_token_is_unauthorised(control_plane: ControlPlane) -> None:
+    with control_plane.client(token="wrong") as stranger:
+        assert stranger.get("/api/v1/namespaces").status_code == httpx.codes.UNAUTHORIZED
+
+
+def test_deleting_an_owner_deletes_its_dependants(kube_api: httpx.Client, namespace: str) -> None:
+    maps = f"/api/v1/namespaces/{namespace}/configmaps"
+    owner = kube_api.post(maps, json=config_map("owner")).raise_for_status().json()["metadata"]
+    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["uid"]}
+    kube_api.post(maps, json=config_map("dependant", ownerReferences=[reference])).raise_for_status()
+
+    kube_api.delete(f"{maps}/owner").raise_for_status()
+
+    assert eventually(lambda: kube_api.get(f"{maps}/dependant").status_code == httpx.codes.NOT_FOUND)
+
+
+def test_a_deleted_namespace_goes_away(kube_api: httpx.Client) -> None:
+    kube_api.post("/api/v1/namespaces", json={"metadata": {"name": "short-lived"}}).raise_for_status()
+
+    kube_api.delete("/api/v1/namespaces/short-lived").raise_for_status()
+
+    gone = lambda: kube_api.get("/api/v1/namespaces/short-lived").status_code == httpx.codes.NOT_FOUND  # noqa: E731 - a name for the condition
+    assert eventually(gone)
+
+
+def test_two_run_at_once_and_data_survives_restarts_of_the_api_server(kube_api: httpx.Client) -> None:
+    with ControlPlane() as second, second.client() as client:
+        assert client.base_url != kube_api.base_url
+        client.post("/api/v1/namespaces/default/configmaps", json=config_map("kept")).raise_for_status()
+        assert kube_api.get("/api/v1/namespaces/default/configmaps/kept").status_code == httpx.codes.NOT_FOUND
+        url = second.url
+
+        second.kill_api_server()
+        with pytest.raises(httpx.ConnectError):
+            client.get("/readyz")
+        second.start_api_server()
+
+        assert second.url == url
+        assert client.get("/api/v1/namespaces/default/configmaps/kept").is_success
+        second.restart_api_server()
+        assert client.get("/api/v1/namespaces/default/configmaps/kept").is_success
+    assert not second.directory.exists()
+
+
+def test_a_component_that_does_not_start_is_reported_with_its_log_and_nothing_stays(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    broken = ControlPlane(tmp_path / "cp", api_server_flags=["--no-such-flag=1"])
+
+    with pytest.raises(ControlPlaneError, match="no-such-flag"):
+        broken.start()
+
+    assert broken.process_ids() == {}
