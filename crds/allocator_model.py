@@ -1,0 +1,112 @@
+"""AllocatorModel: a trained split allocator, named by the digest of its bytes.
+
+The object points at the bytes and says what they must hash to; other bytes under the same name are never run. A new training
+result is a new object, so digest and feature layout cannot change.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from crds.kind import AGE, Column, Kind, condition_path
+from crds.types import (
+    ApiModel,
+    Conditions,
+    DataKey,
+    Int64,
+    LabelName,
+    ListMap,
+    ObjectName,
+    Resource,
+    Rule,
+    Sha256,
+    Version,
+)
+
+
+class ConfigMapKeyRef(ApiModel):
+    """One key of a ConfigMap in the namespace of the model."""
+
+    name: ObjectName
+    """Name of the ConfigMap."""
+    key: DataKey = "model.npz"
+    """Key in its binaryData: the arrays of the network, never code."""
+
+
+class AllocatorModelSpec(ApiModel):
+    """Where the bytes are and what they must be."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="self.sha256 == oldSelf.sha256",
+            message="sha256 cannot change; create a new AllocatorModel for other bytes",
+            field_path=".sha256",
+        ),
+        Rule(
+            cel="self.featureSpec == oldSelf.featureSpec",
+            message="featureSpec cannot change; create a new AllocatorModel",
+            field_path=".featureSpec",
+        ),
+    )
+
+    config_map_key_ref: ConfigMapKeyRef
+    """Where the bytes are."""
+    sha256: Sha256
+    """SHA-256 of the bytes, 64 lower-case hex digits; a mismatch is refused."""
+    feature_spec: Version
+    """Name and version of the feature layout that the network reads, for example split-features-1."""
+
+
+class Score(ApiModel):
+    """One result of the model in evaluation."""
+
+    name: LabelName
+    """What was measured, for example trend-gain-share-percent."""
+    value: Annotated[str, Field(pattern=r"^-?[0-9]{1,9}(\.[0-9]{1,6})?$", max_length=17)]
+    """The measured value as a decimal string; may be negative."""
+    unit: Annotated[str, Field(max_length=32)] = ""
+    """Unit of the value."""
+
+
+class AllocatorModelStatus(ApiModel):
+    """Whether the bytes were verified, where they run, how well they did."""
+
+    observed_generation: Int64 | None = None
+    """The metadata.generation that Verified was computed from."""
+    size_bytes: Int64 | None = None
+    """Size of the bytes in the ConfigMap."""
+    instances: Int64 | None = None
+    """Instances whose intent names this model."""
+    scores: Annotated[tuple[Score, ...], Field(max_length=32), ListMap("name")] = ()
+    """Results in evaluation, from the metadata in the bytes."""
+    conditions: Conditions = ()
+    """Verified and InUse."""
+
+
+class AllocatorModel(Resource):
+    """A trained split allocator by digest. HBMPolicies with strategy Learned name one in spec.learned.model."""
+
+    spec: AllocatorModelSpec
+    """Where the bytes are and what they must be."""
+    status: AllocatorModelStatus = AllocatorModelStatus()
+    """Whether the bytes were verified, where they run, how well they did."""
+
+
+KIND = Kind(
+    name="AllocatorModel",
+    plural="allocatormodels",
+    short_names=("amod",),
+    model=AllocatorModel,
+    description="A trained split allocator by digest.",
+    columns=(
+        Column("Verified", condition_path("Verified"), "Whether the bytes match digest and feature layout."),
+        Column("In-Use", condition_path("InUse"), "Whether an intent names the model."),
+        Column("Features", ".spec.featureSpec", "Feature layout that the network reads."),
+        Column("Reason", condition_path("Verified", "reason"), "Why Verified has its value."),
+        Column("SHA256", ".spec.sha256", "Digest of the bytes.", priority=1),
+        AGE,
+    ),
+    selectable_fields=(".spec.sha256",),
+)

@@ -1,0 +1,340 @@
+"""GRServingPool: one generative recommendation model served by a group of instances with the same memory, objective and policies.
+
+The instances come from exactly one source: a Deployment that grfleet owns (managed), pods that somebody else runs (adopted), or a
+list of addresses (external). Only a managed pool can be resized, so only there replicas and scaling.mode have a meaning.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field, Strict, WithJsonSchema
+
+from crds.kind import AGE, Column, Kind, Scale, condition_path
+from crds.types import (
+    LABEL_KEY,
+    ApiModel,
+    Bool,
+    Conditions,
+    DecimalString,
+    Int64,
+    LabelName,
+    LabelValue,
+    ListMap,
+    ObjectName,
+    Percent,
+    PercentString,
+    Quantity,
+    ReasonName,
+    Resource,
+    Rule,
+    ServiceUrl,
+    Version,
+    parse_quantity,
+)
+
+MAX_EXTERNAL = 256
+MAX_REPLICAS = 1024
+
+Replicas = Annotated[int, Strict(), Field(ge=0, le=MAX_REPLICAS)]
+BytesPerItem = Annotated[int, Strict(), Field(ge=1, le=1 << 30)]
+PodTemplate = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True})]
+
+
+class Attention(StrEnum):
+    """How attention state grows with a user's history."""
+
+    SOFTMAX = "Softmax"
+    LINEAR = "Linear"
+
+
+class ScalingMode(StrEnum):
+    """Who writes spec.replicas."""
+
+    MANUAL = "Manual"
+    HPA = "HPA"
+    PRE_INFERENCE = "PreInference"
+
+
+class ModelSpec(ApiModel):
+    """The served model, as far as memory and cache keys need to know it."""
+
+    name: LabelName
+    """Name of the served model."""
+    version: Version
+    """Version of the model weights; cached attention state is valid for one version only."""
+    emb_version: Version | None = None
+    """Version of the embedding tables. Omitted: the tables change together with the model version."""
+    kv_bytes_per_token: BytesPerItem
+    """Bytes of attention state per token of history, over all layers. With Linear attention, whose state has a fixed size: the
+    bytes of the whole state divided by maxHistoryTokens."""
+    emb_row_bytes: BytesPerItem
+    """Bytes of one embedding row, all tables of an item together."""
+    max_history_tokens: Annotated[int, Strict(), Field(ge=1, le=10_000_000)]
+    """Longest history, in tokens, that the model reads for one user."""
+    attention: Attention = Attention.SOFTMAX
+    """Softmax: the state of a user grows with the history. Linear: it has a fixed size."""
+
+    def embedding_version(self) -> str:
+        """The version of the embedding tables: embVersion, or the model version where it is omitted."""
+        return self.emb_version or self.version
+
+
+class ManagedInstances(ApiModel):
+    """Instances that grfleet runs, as a Deployment."""
+
+    template: PodTemplate
+    """Pod template of the Deployment, as in Deployment.spec.template. Its fields are checked when the Deployment is written,
+    not here; the condition InstancesReady shows a refusal."""
+
+
+class AdoptedInstances(ApiModel):
+    """Instances that somebody else runs as pods in the namespace of the pool."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel=f"self.matchLabels.all(key, size(key) <= 317 && key.matches('{LABEL_KEY}'))",
+            message="adopted.matchLabels has a key that is no label key (letters, digits, '-', '_', '.', one optional prefix/)",
+            holds=lambda a: all(len(key) <= 317 and re.fullmatch(LABEL_KEY, key, re.ASCII) for key in a.match_labels),
+            field_path=".matchLabels",
+        ),
+    )
+
+    match_labels: Annotated[dict[str, LabelValue], Field(min_length=1, max_length=16)]
+    """Labels that a pod must carry to belong to the pool; at least one."""
+
+
+class ExternalInstance(ApiModel):
+    """One instance outside the cluster, or without a pod."""
+
+    name: LabelName
+    """Name of the instance, unique in the pool."""
+    service_url: ServiceUrl
+    """Address where the engine serves requests: http://host:port, https://host:port or unix:/path."""
+    agent_url: ServiceUrl
+    """Address of the agent beside the engine: http://host:port, https://host:port or unix:/path."""
+
+
+class Instances(ApiModel):
+    """Where the instances come from: exactly one of the three."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel=("(has(self.managed) ? 1 : 0) + (has(self.adopted) ? 1 : 0) + (has(self.external) ? 1 : 0) == 1"),
+            message="instances needs exactly one of managed, adopted and external",
+            holds=lambda i: sum(x is not None for x in (i.managed, i.adopted, i.external)) == 1,
+        ),
+        Rule(
+            cel=(
+                "has(self.managed) == has(oldSelf.managed) && has(self.adopted) == has(oldSelf.adopted)"
+                " && has(self.external) == has(oldSelf.external)"
+            ),
+            message="instances cannot change between managed, adopted and external; create a new pool instead",
+        ),
+    )
+
+    managed: ManagedInstances | None = None
+    """Instances that grfleet runs, as a Deployment."""
+    adopted: AdoptedInstances | None = None
+    """Instances that somebody else runs as pods."""
+    external: Annotated[tuple[ExternalInstance, ...], Field(min_length=1, max_length=MAX_EXTERNAL), ListMap("name")] | None = None
+    """Instances outside the cluster or without pods: bare metal, demonstrations, tests."""
+
+
+class Memory(ApiModel):
+    """Memory of one instance; an instance of several accelerators counts with its totals."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="quantity(self.hbmReservedBytes).isLessThan(quantity(self.hbmBytes))",
+            message="memory.hbmReservedBytes must be smaller than memory.hbmBytes",
+            holds=lambda m: parse_quantity(m.hbm_reserved_bytes) < parse_quantity(m.hbm_bytes),
+            field_path=".hbmReservedBytes",
+        ),
+    )
+
+    hbm_bytes: Quantity
+    """Accelerator memory of one instance, for example 80Gi."""
+    hbm_reserved_bytes: Quantity = "0"
+    """Part of hbmBytes that the caches never get: weights, activations, workspace."""
+    host_bytes: Quantity = "0"
+    """Host memory of one instance for the second tier of attention state; 0 turns the tier off."""
+    ssd_bytes: Quantity = "0"
+    """Local SSD of one instance for the third tier of attention state; 0 turns the tier off."""
+
+    def usable_bytes(self, *, prefix_bytes: int = 0) -> int:
+        """HBM bytes that the two caches share: hbmBytes - hbmReservedBytes - prefix reservation, not below 0."""
+        return max(0, parse_quantity(self.hbm_bytes) - parse_quantity(self.hbm_reserved_bytes) - prefix_bytes)
+
+
+class Slo(ApiModel):
+    """Latency objective of ranking requests."""
+
+    p99_ms: Annotated[int, Strict(), Field(ge=1, le=600_000)]
+    """A request is good when it is answered within this many milliseconds."""
+    good_percent: PercentString = "99"
+    """Share of requests that must be good, in percent, as a decimal string."""
+
+
+class Scaling(ApiModel):
+    """Who changes the number of instances, and how far."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="!has(self.maxReplicas) || self.minReplicas <= self.maxReplicas",
+            message="scaling.minReplicas must not be above scaling.maxReplicas",
+            holds=lambda s: s.max_replicas is None or s.min_replicas <= s.max_replicas,
+            field_path=".minReplicas",
+        ),
+        Rule(
+            cel="self.mode != 'PreInference' || has(self.maxReplicas)",
+            message="scaling.maxReplicas is required when scaling.mode is PreInference",
+            holds=lambda s: s.mode is not ScalingMode.PRE_INFERENCE or s.max_replicas is not None,
+            field_path=".maxReplicas",
+        ),
+    )
+
+    mode: ScalingMode = ScalingMode.MANUAL
+    """The one writer of spec.replicas. Manual: a person. HPA: a HorizontalPodAutoscaler or KEDA on the scale subresource of the
+    pool. PreInference: grfleet's own scaler."""
+    min_replicas: Annotated[int, Strict(), Field(ge=1, le=MAX_REPLICAS)] = 1
+    """Fewest instances that grfleet's scaler asks for."""
+    max_replicas: Annotated[int, Strict(), Field(ge=1, le=MAX_REPLICAS)] | None = None
+    """Most instances that grfleet's scaler asks for; required with mode PreInference."""
+
+
+class PolicyNames(ApiModel):
+    """Names of the policies in force. Each is looked up in the namespace of the pool; for the name default also in that of the
+    operator; and where that has none either, the built-in defaults hold with reason DefaultsInUse."""
+
+    hbm: ObjectName = "default"
+    """Name of the HBMPolicy."""
+    routing: ObjectName = "default"
+    """Name of the RoutingPolicy."""
+    pre_inference: ObjectName = "default"
+    """Name of the PreInferencePolicy."""
+
+
+class GRServingPoolSpec(ApiModel):
+    """What people want from the pool."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="has(self.instances.managed) || self.scaling.mode == 'Manual'",
+            message="scaling.mode must be Manual unless instances.managed is used; grfleet scales only instances it runs",
+            holds=lambda s: s.instances.managed is not None or s.scaling.mode is ScalingMode.MANUAL,
+            field_path=".scaling.mode",
+        ),
+        Rule(
+            cel="has(self.instances.managed) || self.replicas == 1",
+            message="replicas can be set only with instances.managed; adopted and external pools count what they find",
+            holds=lambda s: s.instances.managed is not None or s.replicas == 1,
+            field_path=".replicas",
+        ),
+    )
+
+    model: ModelSpec
+    """The served model."""
+    instances: Instances
+    """Where the instances come from: exactly one of managed, adopted and external."""
+    memory: Memory
+    """Memory of one instance."""
+    slo: Slo
+    """Latency objective."""
+    replicas: Replicas = 1
+    """Number of managed instances; written by the one that scaling.mode names. Leave it out for adopted and external pools."""
+    scaling: Scaling = Scaling()
+    """Who changes the number of instances, and how far."""
+    policies: PolicyNames = PolicyNames()
+    """Names of the policies in force."""
+    paused: Bool = False
+    """Hold everything as it is: no split moves, no scaling, no table change; instances keep serving and status stays fresh."""
+
+
+class InstanceCounts(ApiModel):
+    """Instances by state."""
+
+    total: Replicas
+    """Instances that belong to the pool."""
+    ready: Replicas
+    """Instances whose engine and agent are ready."""
+    settled: Replicas
+    """Instances whose split has arrived at its target."""
+    unreachable: Replicas
+    """Instances whose agent does not answer."""
+    shadow: Replicas | None = None
+    """Instances whose strategy only watches."""
+
+
+class PercentSummary(ApiModel):
+    """Spread of a share over the instances, whole points."""
+
+    min: Percent
+    """Lowest value of an instance."""
+    mean: Percent
+    """Mean over the instances, rounded."""
+    max: Percent
+    """Highest value of an instance."""
+
+
+class GRServingPoolStatus(ApiModel):
+    """What grfleet sees: counts and summaries, rounded so that noise writes nothing."""
+
+    observed_generation: Int64 | None = None
+    """The metadata.generation that Ready was computed from."""
+    replicas: Replicas | None = None
+    """Instances seen; what the scale subresource reports as current."""
+    selector: Annotated[str, Field(max_length=1024)] | None = None
+    """Label selector of the instances, for the scale subresource; always filled, also for pools without pods."""
+    instances: InstanceCounts | None = None
+    """Instances by state."""
+    emb_percent: PercentSummary | None = None
+    """EMB share in force, in points of usable HBM."""
+    p99_ms: DecimalString | None = None
+    """Worst P99 of an instance in milliseconds, two digits; absent without a fresh measurement."""
+    slo_percent: PercentString | None = None
+    """Share of good requests in percent; absent without a fresh measurement."""
+    strategy_in_force: ReasonName | None = None
+    """Strategy that decides on most instances at present."""
+    table_generation: Int64 | None = None
+    """Generation of the routing table published last."""
+    conditions: Conditions = ()
+    """Ready and the conditions it depends on."""
+
+
+class GRServingPool(Resource):
+    """A generative recommendation model served by a group of instances with the same memory, objective and policies."""
+
+    spec: GRServingPoolSpec
+    """What people want from the pool."""
+    status: GRServingPoolStatus = GRServingPoolStatus()
+    """What grfleet sees."""
+
+
+KIND = Kind(
+    name="GRServingPool",
+    plural="grservingpools",
+    short_names=("grp",),
+    model=GRServingPool,
+    description="A generative recommendation model served by a group of instances.",
+    columns=(
+        Column("Ready", condition_path("Ready"), "Whether the pool serves as wanted."),
+        Column("Up", ".status.instances.ready", "Instances that are ready.", "integer"),
+        Column("Of", ".status.instances.total", "Instances that belong to the pool.", "integer"),
+        Column("EMB%", ".status.embPercent.mean", "Mean EMB share in force, points of usable HBM.", "integer"),
+        Column("P99", ".status.p99Ms", "Worst P99 of an instance, milliseconds."),
+        Column("SLO%", ".status.sloPercent", "Share of good requests, percent."),
+        Column("Strategy", ".status.strategyInForce", "Strategy that decides at present."),
+        Column("Reason", condition_path("Ready", "reason"), "Why Ready has its value."),
+        Column("Settled", ".status.instances.settled", "Instances at their target split.", "integer", priority=1),
+        Column("Table", ".status.tableGeneration", "Generation of the routing table.", "integer", priority=1),
+        Column("Model", ".spec.model.name", "Served model.", priority=1),
+        Column("Version", ".spec.model.version", "Model version.", priority=1),
+        Column("Paused", ".spec.paused", "Whether the pool is held as it is.", "boolean", priority=1),
+        AGE,
+    ),
+    scale=Scale(".spec.replicas", ".status.replicas", ".status.selector"),
+    selectable_fields=(".spec.model.name", ".spec.scaling.mode", ".spec.policies.hbm", ".spec.paused"),
+)
