@@ -1,0 +1,146 @@
+"""Reads one engine and says how far the reading can be trusted.
+
+Counters are monotone for one startId, so that two readings give a window; a new startId means a new process and therefore a new
+base, never a negative difference. Whatever the contract forbids (NaN, counters that fall, limits above the pool) makes the reading
+untrusted: the caller freezes and the next reading becomes a fresh base.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from contract.engine import Describe, Observe
+from contract.errors import ProtocolViolation, Unreachable
+from contract.histogram import MAX_BUCKET, MIN_BUCKET
+from dataplane.agent.ports import EnginePort
+from dataplane.agent.reasons import Freeze
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """A trusted observation. `previous` is the base of the window, None on the first reading of an engine process.
+
+    `restarted` is set when the process is not the one seen before (or the first), `emptied` when its caches were.
+    """
+
+    describe: Describe
+    now: Observe
+    previous: Observe | None
+    restarted: bool
+    emptied: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoReading:
+    """No answer, or one that must not be used; `reason` says which."""
+
+    reason: Freeze
+    message: str
+
+
+class Observer:
+    """Keeps the base of the window and the description of the engine process it belongs to."""
+
+    def __init__(self, engine: EnginePort, *, stale_readings: int = 5) -> None:
+        self._engine = engine
+        self._stale_readings = stale_readings
+        self._describe: Describe | None = None
+        self._base: Observe | None = None
+        self._seen: tuple[str, int] | None = None
+        self._standing_still = 0
+
+    async def read(self) -> Reading | NoReading:
+        """Return the next reading; never raises for anything the engine does."""
+        try:
+            now = await self._engine.observe()
+            describe = self._describe
+            if describe is None or describe.start_id != now.start_id:
+                describe = await self._engine.describe()
+        except Unreachable as error:
+            return NoReading(reason=Freeze.ENGINE_UNREACHABLE, message=str(error))
+        except ProtocolViolation as error:
+            return self._distrust(Freeze.ENGINE_GARBAGE, str(error))
+        if describe.start_id != now.start_id:
+            # It restarted between the two calls; the next reading sees one process.
+            self._describe = None
+            return NoReading(reason=Freeze.ENGINE_UNREACHABLE, message="the engine restarted while it was read")
+        base = self._base if self._base is not None and self._base.start_id == now.start_id else None
+        fault = _fault(now, describe=describe, base=base)
+        if fault is not None:
+            return self._distrust(*fault)
+        if self._is_stale(now, base):
+            return NoReading(reason=Freeze.STALE_OBSERVATION, message=f"clockMs stays at {now.clock_ms:.0f}")
+        seen, self._seen = self._seen, (now.start_id, now.epoch)
+        self._base, self._describe = now, describe
+        return Reading(
+            describe=describe,
+            now=now,
+            previous=base,
+            restarted=seen is None or seen[0] != now.start_id,
+            emptied=seen is not None and seen != self._seen,
+        )
+
+    def _distrust(self, reason: Freeze, message: str) -> NoReading:
+        self._base = None
+        return NoReading(reason=reason, message=message[:1024])
+
+    def _is_stale(self, now: Observe, base: Observe | None) -> bool:
+        if base is None or now.clock_ms > base.clock_ms:
+            self._standing_still = 0
+            return False
+        self._standing_still += 1
+        return self._standing_still >= self._stale_readings
+
+
+def _fault(now: Observe, *, describe: Describe, base: Observe | None) -> tuple[Freeze, str] | None:
+    """Return what the contract forbids in a reading, or None."""
+    for name, value in _numbers("", now):
+        if not math.isfinite(value):
+            return Freeze.NOT_A_NUMBER, f"{name} is {value}"
+        if value < 0:
+            return Freeze.ENGINE_GARBAGE, f"{name} is {value}, below zero"
+    split, counters = now.split, now.counters
+    if not now.start_id:
+        return Freeze.ENGINE_GARBAGE, "startId is empty"
+    if split.limits.emb_bytes + split.limits.kv_bytes > describe.pool_bytes:
+        return (
+            Freeze.LIMITS_ABOVE_POOL,
+            f"limits {split.limits.emb_bytes} + {split.limits.kv_bytes} are above the pool of {describe.pool_bytes} bytes",
+        )
+    if counters.emb.rows_hit > counters.emb.rows_asked:
+        return Freeze.ENGINE_GARBAGE, "counters.emb: more rows hit than asked"
+    if counters.kv.tokens_hit_hbm + counters.kv.tokens_hit_dram + counters.kv.tokens_hit_ssd > counters.kv.tokens_asked:
+        return Freeze.ENGINE_GARBAGE, "counters.kv: more tokens hit than asked"
+    if not now.latency.anchor_ms > 0 or any(not MIN_BUCKET <= bucket <= MAX_BUCKET for bucket in now.latency.counts):
+        return Freeze.ENGINE_GARBAGE, "latency: not the histogram of the contract"
+    return _regression(now, base) if base is not None else None
+
+
+def _regression(now: Observe, base: Observe) -> tuple[Freeze, str] | None:
+    """Return the first thing that fell although it may only grow for one startId."""
+    if now.epoch < base.epoch:
+        return Freeze.COUNTERS_WENT_BACK, f"epoch fell from {base.epoch} to {now.epoch}"
+    if now.clock_ms < base.clock_ms:
+        return Freeze.COUNTERS_WENT_BACK, f"clockMs fell from {base.clock_ms:.0f} to {now.clock_ms:.0f}"
+    for (name, new), (_, old) in zip(_numbers("counters", now.counters), _numbers("counters", base.counters), strict=True):
+        if new < old:
+            return Freeze.COUNTERS_WENT_BACK, f"{name} fell from {old} to {new}"
+    for bucket, count in base.latency.counts.items():
+        if now.latency.counts.get(bucket, 0) < count:
+            return Freeze.COUNTERS_WENT_BACK, f"latency bucket {bucket} fell"
+    return None
+
+
+def _numbers(name: str, value: Any) -> Iterator[tuple[str, float]]:
+    """Yield every number inside a wire value with its dotted name."""
+    if isinstance(value, msgspec.Struct):
+        for field in value.__struct_fields__:
+            yield from _numbers(f"{name}.{field}" if name else field, getattr(value, field))
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _numbers(f"{name}[{key}]", inner)
+    elif isinstance(value, (int, float)):
+        yield name, value

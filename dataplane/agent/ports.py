@@ -1,0 +1,21 @@
+"""What the agent needs from the world: one engine. `contract.EngineClient` is the real one; tests bring their own."""
+
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from contract.engine import Describe, Observe, SplitAnswer, SplitRequest
+
+
+class EnginePort(Protocol):
+    """One engine; every call raises `contract.errors.Unreachable` or `contract.errors.ProtocolViolation` when it fails."""
+
+    async def describe(self) -> Describe: ...
+
+    async def observe(self) -> Observe: ...
+
+    async def put_split(self, request: SplitRequest) -> SplitAnswer: ...
+
+    async def samples(self, cursor: int) -> tuple[NDArray[Any], int, int]:
+        """Return (records after `cursor`, next cursor, records lost in between)."""
+        ...

@@ -1,0 +1,101 @@
+"""The agent contract over HTTP: intent, status, decisions, metrics and health. Handlers only translate; the agent decides.
+
+Bodies are bounded before they are parsed, and an intent is judged by `IntentBook`, which trusts nothing but its signature.
+"""
+
+from typing import Protocol
+
+import msgspec
+from aiohttp import web
+
+from contract.agent import (
+    MAX_DECISIONS,
+    PREFIX,
+    AgentStatus,
+    DecisionsAnswer,
+    Intent,
+    IntentAnswer,
+    IntentStatus,
+)
+
+MAX_INTENT_BYTES = 64 * 1024
+_HTTP_STATUS = {
+    IntentStatus.ACCEPTED: 200,
+    IntentStatus.UNCHANGED: 200,
+    IntentStatus.INVALID: 400,
+    IntentStatus.FORGED: 403,
+    IntentStatus.STALE: 409,
+    IntentStatus.EXPIRED: 409,
+}
+
+
+class AgentFace(Protocol):
+    """What the server asks of the agent behind it."""
+
+    def offer_intent(self, intent: Intent) -> IntentAnswer: ...
+
+    def invalid_intent(self, reason: str) -> IntentAnswer: ...
+
+    def status(self) -> AgentStatus: ...
+
+    def decisions_after(self, sequence: int, *, limit: int) -> DecisionsAnswer: ...
+
+    def metrics_text(self) -> bytes: ...
+
+    def unhealthy(self) -> list[str]: ...
+
+    def unready(self) -> list[str]: ...
+
+
+def application(face: AgentFace) -> web.Application:
+    """Return the aiohttp application of one agent."""
+
+    async def put_intent(request: web.Request) -> web.Response:
+        try:
+            intent = msgspec.json.decode(await request.read(), type=Intent)
+        except web.HTTPRequestEntityTooLarge:
+            return _json(face.invalid_intent(f"body: larger than {MAX_INTENT_BYTES} bytes"), status=400)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            return _json(face.invalid_intent(f"body: {error}"), status=400)
+        answer = face.offer_intent(intent)
+        return _json(answer, status=_HTTP_STATUS[answer.status])
+
+    async def get_status(_: web.Request) -> web.Response:
+        return _json(face.status())
+
+    async def get_decisions(request: web.Request) -> web.Response:
+        try:
+            after = int(request.query.get("after", "0"))
+            limit = int(request.query.get("limit", str(MAX_DECISIONS)))
+        except ValueError:
+            return web.json_response({"reason": "after and limit: whole numbers are needed"}, status=400)
+        if after < 0 or not 1 <= limit <= MAX_DECISIONS:
+            return web.json_response({"reason": f"after: 0 or more; limit: 1 to {MAX_DECISIONS}"}, status=400)
+        return _json(face.decisions_after(after, limit=limit))
+
+    async def get_metrics(_: web.Request) -> web.Response:
+        return web.Response(body=face.metrics_text(), headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"})
+
+    async def get_health(_: web.Request) -> web.Response:
+        return _verdict(face.unhealthy())
+
+    async def get_ready(_: web.Request) -> web.Response:
+        return _verdict(face.unready())
+
+    app = web.Application(client_max_size=MAX_INTENT_BYTES)
+    app.router.add_put(f"{PREFIX}/intent", put_intent)
+    app.router.add_get(f"{PREFIX}/status", get_status)
+    app.router.add_get(f"{PREFIX}/decisions", get_decisions)
+    for prefix in (PREFIX, ""):
+        app.router.add_get(f"{prefix}/metrics", get_metrics)
+        app.router.add_get(f"{prefix}/healthz", get_health)
+        app.router.add_get(f"{prefix}/readyz", get_ready)
+    return app
+
+
+def _json(body: msgspec.Struct, *, status: int = 200) -> web.Response:
+    return web.Response(body=msgspec.json.encode(body), status=status, content_type="application/json")
+
+
+def _verdict(reasons: list[str]) -> web.Response:
+    return web.json_response({"ok": not reasons, "reasons": reasons}, status=503 if reasons else 200)
