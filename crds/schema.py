@@ -18,8 +18,8 @@ from crds.types import ApiModel, Resource, Rule, is_empty_default
 Schema = dict[str, Any]
 
 _KEPT = (
-    "description",
     "type",
+    "description",
     "format",
     "enum",
     "pattern",
@@ -110,7 +110,8 @@ def _structural(raw: Schema, definitions: Mapping[str, Schema], path: str, model
     unknown = {key for key in raw if key not in _KEPT and key not in _DROPPED and not key.startswith("x-kubernetes-")}
     if unknown:
         raise NotStructural(f"{path}: {', '.join(sorted(unknown))} has no structural form")
-    schema: Schema = {key: raw[key] for key in raw if key in _KEPT or key.startswith("x-kubernetes-")}
+    kept = [*(key for key in _KEPT if key in raw), *(key for key in raw if key.startswith("x-kubernetes-"))]
+    schema: Schema = {key: raw[key] for key in kept}
     if "description" in schema:
         schema["description"] = _one_line(schema["description"])
     kind = schema.get("type")
