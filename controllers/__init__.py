@@ -1,0 +1,1 @@
+"""The control loops of the operator, one folder a loop, and the runtime they share."""

@@ -1,0 +1,269 @@
+"""The last known state of every watched object, fed by watch events and by our own lists.
+
+The watch library never reports objects that vanished while its stream was down, so a store that only listened would
+keep ghosts. The store therefore numbers every touch of a key; a sweep (see ``sweep.py``) takes the number before it
+lists, and afterwards drops whatever the list lacks and nobody touched since.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from controllers.runtime.resources import POOL_LABEL, Key, Object, ResourceType, key_of, uid_of
+
+_logger = logging.getLogger(__name__)
+
+Indexer = Callable[[Object], Iterable[Hashable]]
+
+BY_OWNER = "owner"
+"""Index of every resource: uid of each owner reference."""
+BY_POOL = "pool"
+"""Index of every resource: Key of the pool named by the label ``grfleet.dev/pool``."""
+
+
+class EventType(StrEnum):
+    """What happened to an object."""
+
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+    RESYNC = "RESYNC"
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    """A change of one object. For DELETED ``obj`` is the last known state; ``old`` is the state before, if any."""
+
+    type: EventType
+    resource: ResourceType
+    key: Key
+    obj: Object
+    old: Object | None = None
+
+
+Listener = Callable[[WatchEvent], None]
+RelistListener = Callable[[ResourceType], None]
+
+
+class Store:
+    """Objects by resource type and key, with indexes and a mark per resource type once it has been listed whole."""
+
+    def __init__(self, resources: Iterable[ResourceType]) -> None:
+        self._objects: dict[ResourceType, dict[Key, Object]] = {resource: {} for resource in resources}
+        self._synced: set[ResourceType] = set()
+        self._sequence = 0
+        self._touched: dict[tuple[ResourceType, Key], int] = {}
+        self._listeners: list[Listener] = []
+        self._relist_listeners: list[RelistListener] = []
+        self._indexers: dict[ResourceType, dict[str, Indexer]] = {
+            resource: {BY_OWNER: _owners, BY_POOL: _pool} for resource in self._objects
+        }
+        self._indexes: dict[tuple[ResourceType, str], defaultdict[Hashable, set[Key]]] = {
+            (resource, name): defaultdict(set) for resource in self._objects for name in (BY_OWNER, BY_POOL)
+        }
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    @property
+    def resources(self) -> tuple[ResourceType, ...]:
+        """The resource types it holds."""
+        return tuple(self._objects)
+
+    def get(self, resource: ResourceType, key: Key) -> Object | None:
+        """The object, or None."""
+        return self._objects[resource].get(key)
+
+    def all(self, resource: ResourceType, namespace: str | None = None) -> list[Object]:
+        """All objects of a resource type (in one namespace), in the order of their keys."""
+        found = self._objects[resource]
+        return [found[key] for key in sorted(found) if namespace is None or key.namespace == namespace]
+
+    def keys(self, resource: ResourceType) -> list[Key]:
+        """All keys of a resource type, sorted."""
+        return sorted(self._objects[resource])
+
+    def by_index(self, resource: ResourceType, index: str, value: Hashable) -> list[Object]:
+        """Objects for which the indexer returned ``value``, in the order of their keys."""
+        found = self._objects[resource]
+        return [found[key] for key in sorted(self._indexes[(resource, index)].get(value, ()))]
+
+    def owned_by(self, resource: ResourceType, owner: Object) -> list[Object]:
+        """Objects of ``resource`` that name ``owner`` in their owner references."""
+        return self.by_index(resource, BY_OWNER, uid_of(owner))
+
+    def of_pool(self, resource: ResourceType, pool: Key) -> list[Object]:
+        """Objects of ``resource`` that carry the pool's label."""
+        return self.by_index(resource, BY_POOL, pool)
+
+    def count(self, resource: ResourceType) -> int:
+        """How many objects are known."""
+        return len(self._objects[resource])
+
+    # -- set-up -------------------------------------------------------------------------------------------------
+
+    def add_index(self, resource: ResourceType, name: str, indexer: Indexer) -> None:
+        """Index a resource type by further values; existing objects are indexed at once."""
+        self._indexers[resource][name] = indexer
+        index: defaultdict[Hashable, set[Key]] = defaultdict(set)
+        self._indexes[(resource, name)] = index
+        for key, obj in self._objects[resource].items():
+            for value in indexer(obj):
+                index[value].add(key)
+
+    def subscribe(self, listener: Listener) -> None:
+        """Call ``listener`` after each change, in the event loop; it must not block."""
+        self._listeners.append(listener)
+
+    def on_relist(self, listener: RelistListener) -> None:
+        """Call ``listener`` when the watch library has listed again an object that was known already."""
+        self._relist_listeners.append(listener)
+
+    # -- sync marks ---------------------------------------------------------------------------------------------
+
+    def mark_synced(self, resource: ResourceType) -> None:
+        """Say that one whole list of the resource type is in."""
+        self._synced.add(resource)
+
+    def unsynced(self) -> tuple[ResourceType, ...]:
+        """Resource types that have not been listed whole yet."""
+        return tuple(resource for resource in self._objects if resource not in self._synced)
+
+    # -- writing ------------------------------------------------------------------------------------------------
+
+    def observe(self, resource: ResourceType, event_type: str | None, obj: Mapping[str, Any]) -> None:
+        """Take in one raw watch event; type None is the watch library's word for "seen in a list"."""
+        key = key_of(obj)
+        known = key in self._objects[resource]
+        if event_type == "DELETED":
+            self.drop(resource, key, last=obj)
+        else:
+            self.upsert(resource, obj)
+        if event_type is None and known:
+            for relisted in self._relist_listeners:
+                relisted(resource)
+
+    def upsert(self, resource: ResourceType, obj: Mapping[str, Any]) -> None:
+        """Add or replace an object, unless what is stored is the same or newer."""
+        key = key_of(obj)
+        self._touch(resource, key)
+        old = self._objects[resource].get(key)
+        if old is not None and not _newer(obj, old):
+            return
+        new = _trimmed(obj)
+        if old is not None and uid_of(old) != uid_of(new):
+            self.drop(resource, key, last=old)  # deleted and created again between two looks
+            old = None
+        self._unindex(resource, key, old)
+        self._objects[resource][key] = new
+        self._index(resource, key, new)
+        self._tell(WatchEvent(EventType.MODIFIED if old is not None else EventType.ADDED, resource, key, new, old))
+
+    def drop(self, resource: ResourceType, key: Key, *, last: Mapping[str, Any] | None = None) -> None:
+        """Forget an object. A late DELETED of a predecessor (another uid) is ignored."""
+        self._touch(resource, key)
+        old = self._objects[resource].get(key)
+        if old is None or (last is not None and uid_of(last) != uid_of(old)):
+            return
+        del self._objects[resource][key]
+        self._unindex(resource, key, old)
+        self._tell(WatchEvent(EventType.DELETED, resource, key, last or old, old))
+
+    # -- sweeping -----------------------------------------------------------------------------------------------
+
+    def begin_sweep(self) -> int:
+        """The number to hand to :meth:`end_sweep`; take it before the list is requested."""
+        return self._sequence
+
+    def end_sweep(self, resource: ResourceType, since: int, listed: Iterable[Object], scope: frozenset[str]) -> int:
+        """Reconcile the store with a whole list: add what it lacked, drop what the list lacks.
+
+        Keys touched after ``since`` are left alone, because the watch knows better. ``scope`` is the set of namespaces
+        that was listed, empty for all. Returns how many ghosts were dropped.
+        """
+        seen: set[Key] = set()
+        for obj in listed:
+            key = key_of(obj)
+            seen.add(key)
+            if self._touched.get((resource, key), 0) <= since:
+                self.upsert(resource, obj)
+        ghosts = [
+            key
+            for key in self._objects[resource]
+            if key not in seen and (not scope or key.namespace in scope) and self._touched.get((resource, key), 0) <= since
+        ]
+        for key in ghosts:
+            self.drop(resource, key)
+        self._forget_touches(resource)
+        return len(ghosts)
+
+    def resync_events(self, resource: ResourceType) -> Iterator[WatchEvent]:
+        """One RESYNC event for each known object; nothing has changed."""
+        for key in self.keys(resource):
+            obj = self._objects[resource].get(key)
+            if obj is not None:
+                yield WatchEvent(EventType.RESYNC, resource, key, obj, obj)
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def _touch(self, resource: ResourceType, key: Key) -> None:
+        self._sequence += 1
+        self._touched[(resource, key)] = self._sequence
+
+    def _forget_touches(self, resource: ResourceType) -> None:
+        """Keep touch numbers of live objects only, or deleted names would pile up."""
+        live = self._objects[resource]
+        for kind, key in [entry for entry in self._touched if entry[0] == resource and entry[1] not in live]:
+            del self._touched[(kind, key)]
+
+    def _index(self, resource: ResourceType, key: Key, obj: Object) -> None:
+        for name, indexer in self._indexers[resource].items():
+            for value in indexer(obj):
+                self._indexes[(resource, name)][value].add(key)
+
+    def _unindex(self, resource: ResourceType, key: Key, obj: Object | None) -> None:
+        if obj is None:
+            return
+        for name, indexer in self._indexers[resource].items():
+            index = self._indexes[(resource, name)]
+            for value in indexer(obj):
+                index[value].discard(key)
+                if not index[value]:
+                    del index[value]
+
+    def _tell(self, event: WatchEvent) -> None:
+        for listener in self._listeners:
+            try:
+                listener(event)
+            except Exception:
+                _logger.exception("a listener of %s failed", event.resource)
+
+
+def _newer(new: Mapping[str, Any], old: Object) -> bool:
+    """Compare resourceVersions as the numbers they are in practice; if they are not numbers, trust the newcomer."""
+    left, right = str(new["metadata"].get("resourceVersion", "")), str(old["metadata"].get("resourceVersion", ""))
+    if left.isdigit() and right.isdigit():
+        return int(left) > int(right)
+    return left != right
+
+
+def _trimmed(obj: Mapping[str, Any]) -> Object:
+    """Drop what other managers recorded about their fields: it is half of an object and nobody here reads it."""
+    metadata = dict(obj["metadata"])
+    managed = [entry for entry in metadata.pop("managedFields", ()) if str(entry.get("manager")).startswith("grfleet-")]
+    if managed:
+        metadata["managedFields"] = managed
+    return {**obj, "metadata": metadata}
+
+
+def _owners(obj: Object) -> Iterable[Hashable]:
+    return [reference["uid"] for reference in obj["metadata"].get("ownerReferences", ())]
+
+
+def _pool(obj: Object) -> Iterable[Hashable]:
+    name = (obj["metadata"].get("labels") or {}).get(POOL_LABEL)
+    return [Key(obj["metadata"].get("namespace", ""), name)] if name else ()

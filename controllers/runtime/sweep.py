@@ -1,0 +1,120 @@
+"""Our own lists beside the watch: the first fills the store, later ones remove objects whose deletion got lost.
+
+A sweep runs soon after the watch library has listed again (API server restart, edited CRD, expired version), and every
+ten minutes with jitter in any case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable
+
+from controllers.runtime.clock import Clock
+from controllers.runtime.errors import ReconcileError
+from controllers.runtime.kube import KubeApi, list_all
+from controllers.runtime.resources import Object, ResourceType
+from controllers.runtime.store import Store
+
+_logger = logging.getLogger(__name__)
+
+
+class Sweeper:
+    """Keeps the store equal to what the API server lists.
+
+    Parameters
+    ----------
+    namespaces
+        Namespaces to list; empty means the whole cluster.
+    period_seconds
+        Time between sweeps that nothing asked for; each wait is drawn from [0.9, 1.1] of it.
+    settle_seconds
+        How long a re-list may go on arriving before the sweep that answers it begins.
+    read
+        Called with the resource type after each whole list, as proof that the API server was really read.
+    """
+
+    def __init__(
+        self,
+        kube: KubeApi,
+        store: Store,
+        *,
+        namespaces: Iterable[str],
+        clock: Clock,
+        rng: random.Random,
+        period_seconds: float = 600.0,
+        settle_seconds: float = 2.0,
+        retry_seconds: float = 5.0,
+        read: Callable[[ResourceType], None] = lambda resource: None,
+        swept: Callable[[ResourceType, int], None] = lambda resource, ghosts: None,
+    ) -> None:
+        self._kube = kube
+        self._store = store
+        self._namespaces = frozenset(namespaces)
+        self._clock = clock
+        self._rng = rng
+        self._period = period_seconds
+        self._settle = settle_seconds
+        self._retry = retry_seconds
+        self._read = read
+        self._swept = swept
+        self._due: dict[ResourceType, float] = {resource: clock.monotonic() for resource in store.resources}
+        self._wake = asyncio.Event()
+        self.synced = asyncio.Event()
+        if not self._due:
+            self.synced.set()
+        store.on_relist(self.request)
+
+    def request(self, resource: ResourceType) -> None:
+        """Ask for a sweep of one resource type, shortly from now."""
+        due = self._clock.monotonic() + self._settle
+        if self._due[resource] > due:
+            self._due[resource] = due
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Sweep what is due, for ever. The very first round is what makes the store synced."""
+        while True:
+            for resource in self._due:
+                if self._due[resource] <= self._clock.monotonic():
+                    await self._try(resource)
+            await self._wait()
+
+    async def sweep(self, resource: ResourceType) -> int:
+        """List the resource type whole and reconcile the store with it; returns the number of ghosts dropped."""
+        since = self._store.begin_sweep()
+        listed: list[Object] = []
+        scopes: list[str | None] = [*sorted(self._namespaces)] or [None]
+        for namespace in scopes:
+            listed += await list_all(self._kube, resource, namespace)
+        ghosts = self._store.end_sweep(resource, since, listed, self._namespaces)
+        self._store.mark_synced(resource)
+        if not self._store.unsynced():
+            self.synced.set()
+        self._read(resource)
+        self._swept(resource, ghosts)
+        if ghosts:
+            _logger.info("sweep of %s dropped %d objects whose deletion the watch had missed", resource, ghosts)
+        return ghosts
+
+    async def _try(self, resource: ResourceType) -> None:
+        self._due[resource] = self._clock.monotonic() + self._period * self._rng.uniform(0.9, 1.1)
+        try:
+            await self.sweep(resource)
+        except ReconcileError as error:
+            self._due[resource] = self._clock.monotonic() + self._retry * self._rng.uniform(0.5, 1.0)
+            _logger.warning("sweep of %s failed, will be repeated: %s", resource, error)
+
+    async def _wait(self) -> None:
+        self._wake.clear()
+        if not self._due:
+            await self._wake.wait()
+        pause = max(0.0, min(self._due.values()) - self._clock.monotonic())
+        woken = asyncio.ensure_future(self._wake.wait())
+        alarm = asyncio.ensure_future(self._clock.sleep(pause))
+        try:
+            await asyncio.wait({woken, alarm}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            woken.cancel()
+            alarm.cancel()
