@@ -248,7 +248,8 @@ class GRServingPoolSpec(ApiModel):
     scaling: Scaling = Scaling()
     """Who changes the number of instances, and how far."""
     policies: PolicyNames = PolicyNames()
-    """Names of the policies in force."""
+    """Names of the policies in force. Each is looked up in the namespace of the pool; the name default also in that of the
+    operator; and where that has none either, the built-in defaults hold with reason DefaultsInUse."""
     paused: Bool = False
     """Hold everything as it is: no split moves, no scaling, no table change; instances keep serving and status stays fresh."""
 

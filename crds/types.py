@@ -153,6 +153,9 @@ class ListMap:
 
 # Strings. Each has a bound, because CEL cost is estimated from bounds and because every input is bounded.
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
+URL = r"^(https?://[A-Za-z0-9.:\[\]_-]+(/[A-Za-z0-9._~/-]*)?|unix:/[A-Za-z0-9._/-]+)$"
+SHA256 = r"^[a-f0-9]{64}$"
+LABEL_VALUE = r"^([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?$"
 LABEL_KEY = r"^([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
 DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 
@@ -165,18 +168,20 @@ HeaderName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z
 ServiceUrl = Annotated[
     str,
     StringConstraints(
-        pattern=r"^(https?://[A-Za-z0-9.:\[\]_-]+(/[A-Za-z0-9._~/-]*)?|unix:/[A-Za-z0-9._/-]+)$",
+        pattern=URL,
         min_length=8,
         max_length=512,
     ),
 ]
-Sha256 = Annotated[str, StringConstraints(pattern=r"^[a-f0-9]{64}$", min_length=64, max_length=64)]
+Sha256 = Annotated[str, StringConstraints(pattern=SHA256, min_length=64, max_length=64)]
 ReasonName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9]*$", min_length=1, max_length=64)]
 ConditionName = Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Za-z0-9]*$", min_length=1, max_length=64)]
 Message = Annotated[str, StringConstraints(max_length=1024)]
-LabelValue = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?$", max_length=63)]
+LabelValue = Annotated[str, StringConstraints(pattern=LABEL_VALUE, max_length=63)]
 
 # Numbers. There are no floats in the API: integers, decimal strings and quantities survive every JSON reader unchanged.
+DECIMAL = r"^[0-9]{1,9}(\.[0-9]{1,6})?$"
+PERCENT = r"^(100(\.0{1,3})?|[0-9]{1,2}(\.[0-9]{1,3})?)$"
 QUANTITY = r"^(0|[1-9][0-9]{0,14})(\.[0-9]{1,3})?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$"
 
 Bool = Annotated[bool, Strict()]
@@ -186,11 +191,9 @@ Percent = Annotated[int, Strict(), Field(ge=0, le=100)]
 Seconds = Annotated[int, Strict(), Field(ge=0, le=86_400)]
 Quantity = Annotated[str, StringConstraints(pattern=QUANTITY, min_length=1, max_length=22)]
 """A number of bytes as Kubernetes writes it: "40Gi", "512Mi", "1.5Ti", "80000000000"."""
-DecimalString = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}(\.[0-9]{1,6})?$", min_length=1, max_length=16)]
+DecimalString = Annotated[str, StringConstraints(pattern=DECIMAL, min_length=1, max_length=16)]
 """A non-negative decimal number in a string, so that no reader rounds it: "12.5"."""
-PercentString = Annotated[
-    str, StringConstraints(pattern=r"^(100(\.0{1,3})?|[0-9]{1,2}(\.[0-9]{1,3})?)$", min_length=1, max_length=7)
-]
+PercentString = Annotated[str, StringConstraints(pattern=PERCENT, min_length=1, max_length=7)]
 """A percent from 0 to 100 with up to three decimals, in a string: "99.6"."""
 
 
