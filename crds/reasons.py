@@ -129,6 +129,24 @@ CONDITIONS: tuple[ConditionSpec, ...] = (
                 "The engine serves another model or version than the pool names.",
                 "Roll the engine to spec.model.version, or correct spec.model.",
             ),
+            Reason(
+                "PolicyUnusable",
+                _F,
+                "The pool names a policy that does not exist or cannot be read; what was in force stays.",
+                "Follow the conditions PolicyHealthy and TablePublished; create the policy or correct spec.policies.",
+            ),
+            Reason(
+                "NoRoutingTable",
+                _F,
+                "The instances are ready and no routing table has been published yet.",
+                "Wait a few seconds; else follow the condition TablePublished.",
+            ),
+            Reason(
+                "UnsupportedSource",
+                _F,
+                "This release does not run instances of that source.",
+                "Use instances.external, or upgrade grfleet.",
+            ),
             Reason("Draining", _F, "The instance leaves and finishes its requests.", _NOTHING),
             Reason("Pending", _U, "Nothing has been observed yet.", "Wait a few seconds; then look at the operator's log."),
             Reason(
@@ -170,6 +188,18 @@ CONDITIONS: tuple[ConditionSpec, ...] = (
                 _F,
                 "An instance of another pool already has the name.",
                 "Give the entry of instances.external another name.",
+            ),
+            Reason(
+                "NameTooLong",
+                _F,
+                "The name of an instance, pool and entry joined by a dash, is longer than Kubernetes allows.",
+                "Create the pool under a shorter name, or shorten the name of the entry.",
+            ),
+            Reason(
+                "UnsupportedSource",
+                _F,
+                "This release does not run instances of that source; nothing was created.",
+                "Use instances.external, or upgrade grfleet.",
             ),
             Reason(
                 "DeploymentRefused",
@@ -280,6 +310,36 @@ CONDITIONS: tuple[ConditionSpec, ...] = (
                 "Check the engine's counters with the agent's /status; the message names the first bad one.",
             ),
             Reason(
+                "AgentMisbehaves",
+                _F,
+                "The agent answered something that breaks the contract or contradicts the pool; the last good status stays.",
+                "Compare the versions of operator and agent; the message names the first bad field.",
+            ),
+            Reason(
+                "AgentTaken",
+                _F,
+                "The agent already serves another instance, so no intent was sent to it.",
+                "Give each entry an agent of its own, or delete the other instance.",
+            ),
+            Reason(
+                "AgentFrozen",
+                _F,
+                "The agent stands still for a reason of its own, which the message names.",
+                "Look at the agent's log and `grfleet decisions`.",
+            ),
+            Reason(
+                "FellBack",
+                _F,
+                "Another strategy than the wanted one decides; the message says why.",
+                "Look at `grfleet decisions` for the instance.",
+            ),
+            Reason(
+                "PausedByUser",
+                _T,
+                "spec.paused of the pool is set; the split is held.",
+                "Set spec.paused to false to continue.",
+            ),
+            Reason(
                 "AgentUnreachable",
                 _U,
                 "The agent does not answer, so nothing is known; it goes on with the intent it has.",
@@ -363,6 +423,18 @@ CONDITIONS: tuple[ConditionSpec, ...] = (
                 _F,
                 "The Secret or the key that userKeySecret names does not exist or is too short.",
                 "Create the Secret next to the RoutingPolicy, with a value of at least 16 bytes.",
+            ),
+            Reason(
+                "ViewInDoubt",
+                _F,
+                "Most instances became unreachable at once, which looks like the operator's own network; the last table stays.",
+                "Check the network between operator and agents; the table follows when fewer than half are unreachable.",
+            ),
+            Reason(
+                "Pending",
+                _U,
+                "No instance has been observed yet.",
+                "Wait a few seconds; then see the condition InstancesReady of the pool.",
             ),
             Reason(
                 "TableTooLarge",
