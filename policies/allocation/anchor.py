@@ -1,0 +1,188 @@
+"""The anchor: the split whose predicted P99 is least, from the two miss-ratio curves and the measured costs.
+
+Model: one server with Poisson arrivals (M/G/1). Service time is a base part plus missed rows plus, for a request whose
+user is not resident, the whole history again. Mean and variance of the sojourn time follow from the first three moments
+of service (Pollaczek-Khinchine for the mean wait, Takacs for its second moment); the 99th percentile is that of the gamma
+distribution with the same two moments, by the cube-root formula of Wilson and Hilferty (1931).
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.allocation.types import Bounds, Costs, Curve, EstimatorView
+
+_Z99 = 2.3263478740408408
+_SATURATION = 0.95  # beyond this utilisation the steady-state formula gives way to a line
+_OVERLOAD_MS = 10_000.0  # delay per unit of utilisation beyond: the queue that ten seconds of it build up
+_INDIFFERENT = 0.002  # predicted P99 within this share of the best counts as equally good
+
+MIN_SAMPLES = 300.0
+MAX_AGE_MS = 10_000.0
+WARM_WINDOW_MS = 60_000.0
+
+
+class Trust(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether an estimate may move the split, and the figures behind the answer (worst of both curves)."""
+
+    trusted: bool
+    samples: float
+    age_ms: float
+    volatility: float
+
+
+class Anchor(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of one solve.
+
+    Attributes
+    ----------
+    target_emb_bytes
+        EMB bytes with the least predicted P99 (of equally good ones, the nearest to the current split).
+    grid_emb_bytes, p99_ms
+        The splits tried (int64[m], rising) and the predicted P99 at each (float64[m]).
+    current_p99_ms, target_p99_ms
+        Prediction at the split in force (nearest grid point) and at the target.
+    """
+
+    target_emb_bytes: int
+    grid_emb_bytes: NDArray[np.int64]
+    p99_ms: NDArray[np.float64]
+    current_p99_ms: float
+    target_p99_ms: float
+
+
+def trust_of(view: EstimatorView, *, emb_bytes: int, kv_bytes: int) -> Trust:
+    """Judge the two curves.
+
+    A curve counts once it rests on enough recent samples, and once its window is long enough to have filled the cache it
+    speaks about (or a minute has passed): before that, reuse that comes later still looks like no reuse at all.
+    """
+    if view.emb is None or view.kv is None:
+        return Trust(trusted=False, samples=0.0, age_ms=math.inf, volatility=0.0)
+    samples = min(view.emb.samples, view.kv.samples)
+    age_ms = max(view.emb.age_ms, view.kv.age_ms)
+    ripe = _ripe(view.emb, emb_bytes) and _ripe(view.kv, kv_bytes)
+    return Trust(
+        trusted=ripe and samples >= MIN_SAMPLES and age_ms <= MAX_AGE_MS,
+        samples=samples,
+        age_ms=age_ms,
+        volatility=max(view.emb.volatility, view.kv.volatility),
+    )
+
+
+def _ripe(curve: Curve, capacity_bytes: int) -> bool:
+    return curve.window_ms >= WARM_WINDOW_MS or _seen_bytes(curve) >= capacity_bytes
+
+
+def _seen_bytes(curve: Curve) -> float:
+    """Capacity up to which the window has had time to see reuse: where the curve stops falling."""
+    miss = curve.miss_ratio
+    last = int(np.searchsorted(-miss, -float(miss[-1]), side="left"))
+    return float(curve.capacity_bytes[last])
+
+
+def split_grid(*, usable_bytes: int, granule_bytes: int, bounds: Bounds, step_percent: float = 1.0) -> NDArray[np.int64]:
+    """Return the EMB sizes to try: whole granules inside the bounds, at least one granule for each side.
+
+    Returns
+    -------
+    int64[m]
+        Rising, without repeats; never empty (the nearest legal size stands in when the bounds hold no granule).
+
+    Raises
+    ------
+    ValueError
+        If the pool does not hold two granules.
+    """
+    if usable_bytes < 2 * granule_bytes:
+        raise ValueError("the pool must hold at least one granule for each side")
+    last = usable_bytes // granule_bytes - 1
+    low, high = bounds.min_emb_percent, bounds.max_emb_percent
+    percent = low + step_percent * np.arange(int((high - low) / step_percent + 1e-9) + 1)
+    granules = np.rint(percent * (usable_bytes / 100.0 / granule_bytes)).astype(np.int64)
+    least = min(max(math.ceil(low * usable_bytes / 100.0 / granule_bytes - 1e-9), 1), last)
+    most = max(min(math.floor(high * usable_bytes / 100.0 / granule_bytes + 1e-9), last), least)
+    granules = np.minimum(np.maximum(granules, least), most)
+    distinct = np.empty(len(granules), dtype=np.bool_)
+    distinct[0] = True
+    np.not_equal(granules[1:], granules[:-1], out=distinct[1:])
+    return np.asarray(granules[distinct] * granule_bytes, dtype=np.int64)
+
+
+def predict_p99_ms(
+    emb_miss: NDArray[np.float64], kv_miss: NDArray[np.float64], *, costs: Costs, kv_size_cv2: float
+) -> NDArray[np.float64]:
+    """Predict the P99 of time in system, in ms, for each pair of miss ratios.
+
+    Parameters
+    ----------
+    emb_miss, kv_miss
+        Miss ratios, float64[m], 0..1.
+    costs
+        Measured costs and demand.
+    kv_size_cv2
+        Squared coefficient of variation of the history length of a request.
+
+    Notes
+    -----
+    A request loses all of its history or nothing. Beyond 95 % utilisation the formula is evaluated at 95 % and a line
+    rises with the excess, so that overload stays comparable: the prediction never falls when load or misses rise.
+    """
+    row_ms = costs.ms_per_emb_miss_row * emb_miss
+    fixed = costs.base_service_ms + costs.emb_rows_per_request * row_ms
+    token_ms = costs.ms_per_kv_miss_token + costs.emb_rows_per_kv_miss_token * row_ms
+    spread = 1.0 + kv_size_cv2
+    history = costs.kv_tokens_per_request * token_ms
+    x1 = kv_miss * history
+    x2 = x1 * history * spread
+    x3 = x2 * history * (1.0 + 2.0 * kv_size_cv2)
+    base_var = costs.service_variance_ms2
+    s1 = np.maximum(fixed + x1, 1e-9)
+    s2 = fixed * (fixed + 2.0 * x1) + x2 + base_var
+    s3 = fixed * (fixed * (fixed + 3.0 * x1) + 3.0 * x2) + x3 + 3.0 * base_var * s1
+    load = s1 * (costs.arrival_per_s / 1000.0)
+    served = np.minimum(load, _SATURATION)
+    per_ms_idle = served / (s1 * (1.0 - served))
+    wait1 = 0.5 * per_ms_idle * s2
+    wait2 = 2.0 * wait1 * wait1 + per_ms_idle * s3 / 3.0
+    mean = s1 + wait1
+    variance = np.maximum(s2 - s1 * s1 + wait2 - wait1 * wait1, 1e-12)
+    ratio = np.sqrt(variance) / mean  # 1 / sqrt(shape of the gamma)
+    root = 1.0 - ratio * ratio / 9.0 + (_Z99 / 3.0) * ratio
+    return np.asarray(mean * root * root * root + _OVERLOAD_MS * (load - served), dtype=np.float64)
+
+
+def solve(
+    emb: Curve,
+    kv: Curve,
+    costs: Costs,
+    *,
+    usable_bytes: int,
+    granule_bytes: int,
+    bounds: Bounds,
+    current_emb_bytes: int,
+) -> Anchor:
+    """Find the split with the least predicted P99 on the grid of whole granules inside the bounds.
+
+    Raises
+    ------
+    ValueError
+        If the pool does not hold two granules.
+    """
+    grid = split_grid(usable_bytes=usable_bytes, granule_bytes=granule_bytes, bounds=bounds)
+    sizes = grid.astype(np.float64)
+    p99 = predict_p99_ms(emb.at(sizes), kv.at(usable_bytes - sizes), costs=costs, kv_size_cv2=kv.size_cv2)
+    good = np.flatnonzero(p99 <= p99.min() * (1.0 + _INDIFFERENT))
+    distance = np.abs(grid - current_emb_bytes)
+    best = int(good[distance[good].argmin()])
+    return Anchor(
+        target_emb_bytes=int(grid[best]),
+        grid_emb_bytes=grid,
+        p99_ms=p99,
+        current_p99_ms=float(p99[int(distance.argmin())]),
+        target_p99_ms=float(p99[best]),
+    )

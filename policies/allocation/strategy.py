@@ -1,0 +1,301 @@
+"""One decision about the split: freezes first, then the strategy's goal, then the limits on how it may be approached.
+
+`decide` is a pure function of its five arguments, which it returns inside the decision; `replay` runs a recorded decision
+again. On doubtful data the split is held: nothing shrinks and nothing grows because of a number that is not there.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from policies.allocation.anchor import solve, trust_of
+from policies.allocation.hillclimb import hill_step
+from policies.allocation.measurement import Fresh, Missing, NotANumber, Stale
+from policies.allocation.static import static_goal_bytes
+from policies.allocation.types import (
+    AllocationIntent,
+    AllocationState,
+    Clip,
+    Decision,
+    DecisionInputs,
+    Enforcement,
+    EstimatorView,
+    Layer,
+    Observation,
+    Reason,
+    SplitInForce,
+    Strategy,
+)
+
+_REQUIRED = ("kv_tokens_asked", "kv_tokens_hit", "emb_rows_asked", "emb_rows_hit", "demand_bytes", "p99_ms", "utilisation")
+_SMOOTH_MS = 1000.0  # time constant of the anchor's smoothing on a steady stream
+_SMOOTH_PER_VOLATILITY = 50.0  # and how much a volatile estimate lengthens it
+# Freezes under which a move already begun may still be completed: the engine's own pace, not bad data.
+_PACED = frozenset({Reason.ENGINE_DEFERRING, Reason.REFILL_BACKLOG, Reason.IDLE, Reason.ESTIMATE_NOT_TRUSTED})
+
+
+class _Goal(msgspec.Struct, frozen=True):
+    """What a strategy answered: where to, who says so, why."""
+
+    emb_bytes: float
+    layer: Layer
+    reason: Reason
+    smoothed: float | None = None
+    current_p99_ms: float | None = None
+    goal_p99_ms: float | None = None
+
+
+def decide(
+    observation: Observation,
+    view: EstimatorView,
+    intent: AllocationIntent | None,
+    state: AllocationState,
+    now_ms: float,
+) -> tuple[Decision, AllocationState]:
+    """Choose the split to go to now.
+
+    Parameters
+    ----------
+    observation
+        What was measured over the last interval.
+    view
+        Curves and costs as the estimators have them.
+    intent
+        The resolved policy; None while none was ever accepted.
+    state
+        What the previous call returned; `AllocationState()` at first.
+    now_ms
+        A monotone time.
+
+    Returns
+    -------
+    (Decision, AllocationState)
+        The decision with all inputs, and the state for the next call. Same arguments, same result.
+    """
+    inputs = DecisionInputs(observation=observation, view=view, intent=intent, state=state, now_ms=now_ms)
+    split = observation.split
+    if isinstance(split, SplitInForce) and split.start_id != state.start_id:
+        state = AllocationState(start_id=split.start_id, goal_emb_bytes=state.goal_emb_bytes)
+    reason = _freeze(observation, view, intent)
+    if reason is not None or intent is None or not isinstance(split, SplitInForce):
+        return _hold(inputs, state, reason or Reason.MISSING_DATA)
+    base = _base_bytes(split, state, observation)
+    goal = _goal(observation, view, intent, state, base, now_ms)
+    if goal is None:
+        return _hold(inputs, state, Reason.ESTIMATE_NOT_TRUSTED)
+    return _approach(inputs, intent, state, base, goal)
+
+
+def replay(decision: Decision) -> tuple[Decision, AllocationState]:
+    """Decide again from the recorded inputs; the result equals the record as long as the code is the same."""
+    i = decision.inputs
+    return decide(i.observation, i.view, i.intent, i.state, i.now_ms)
+
+
+def _freeze(observation: Observation, view: EstimatorView, intent: AllocationIntent | None) -> Reason | None:
+    """First rule that forbids a new move, in order of precedence."""
+    if intent is None:
+        return Reason.NO_INTENT
+    if intent.paused:
+        return Reason.PAUSED
+    if observation.second_writer:
+        return Reason.SECOND_WRITER
+    if not observation.resizable:
+        return Reason.NOT_RESIZABLE
+    doubt = _doubt(observation.split) or _doubt(observation.requests)
+    if doubt is not None:
+        return doubt
+    if observation.granule_bytes <= 0 or observation.usable_bytes < 2 * observation.granule_bytes:
+        return Reason.POOL_TOO_SMALL
+    split = observation.split
+    if isinstance(split, SplitInForce):
+        if split.deferring:
+            return Reason.ENGINE_DEFERRING
+        if intent.freeze_on_backlog and split.refill_backlog_bytes > 0:
+            return Reason.REFILL_BACKLOG
+    if intent.strategy is Strategy.STATIC:
+        return None
+    if isinstance(observation.requests, Fresh) and observation.requests.value <= 0.0:
+        return Reason.IDLE  # no requests is a fact; without them nothing else of this interval means anything
+    for name in _REQUIRED:
+        doubt = _doubt(getattr(observation, name))
+        if doubt is not None:
+            return doubt
+    return None
+
+
+def _doubt(value: object) -> Reason | None:
+    kind = type(value)
+    if kind is Missing:
+        return Reason.MISSING_DATA
+    if kind is Stale:
+        return Reason.STALE_DATA
+    if kind is NotANumber:
+        return Reason.NOT_A_NUMBER
+    return None
+
+
+def _base_bytes(split: SplitInForce, state: AllocationState, observation: Observation) -> int:
+    """Where a move starts from: the split in force, or the target of a move half done (one side shrunk, none grown)."""
+    low = split.emb_bytes
+    high = observation.usable_bytes - split.kv_bytes
+    if low >= high:  # full, or above the pool because the pool became smaller
+        return min(low, observation.usable_bytes - observation.granule_bytes)
+    wanted = low if state.target_emb_bytes is None else state.target_emb_bytes
+    return min(max(wanted, low), high)
+
+
+def _goal(
+    observation: Observation,
+    view: EstimatorView,
+    intent: AllocationIntent,
+    state: AllocationState,
+    base: int,
+    now_ms: float,
+) -> _Goal | None:
+    usable = observation.usable_bytes
+    if intent.strategy is Strategy.STATIC:
+        return _Goal(static_goal_bytes(usable_bytes=usable, bounds=intent.bounds), Layer.STATIC, Reason.STATIC_TARGET)
+    trust = trust_of(view, emb_bytes=base, kv_bytes=usable - base)
+    if not trust.trusted or view.emb is None or view.kv is None or view.costs is None:
+        if state.goal_emb_bytes is not None:
+            return None
+        fallback = static_goal_bytes(usable_bytes=usable, bounds=intent.bounds)
+        return _Goal(fallback, Layer.FALLBACK, Reason.ESTIMATE_NOT_TRUSTED)
+    if intent.strategy is Strategy.HILL_CLIMB:
+        granule = observation.granule_bytes
+        step = max(granule, round(0.03 * usable / granule) * granule)
+        hill = hill_step(view.emb, view.kv, view.costs, usable_bytes=usable, current_emb_bytes=base, step_bytes=step)
+        at_top = hill.goal_emb_bytes == base
+        return _Goal(float(hill.goal_emb_bytes), Layer.HILL_CLIMB, Reason.HILL_TOP if at_top else Reason.HILL_STEP, float(base))
+    anchor = solve(
+        view.emb,
+        view.kv,
+        view.costs,
+        usable_bytes=usable,
+        granule_bytes=observation.granule_bytes,
+        bounds=intent.bounds,
+        current_emb_bytes=base,
+    )
+    raw = float(anchor.target_emb_bytes)
+    smoothed = raw
+    if state.goal_emb_bytes is not None:
+        dt_ms = _elapsed_ms(state, intent, now_ms)
+        tau_ms = _SMOOTH_MS * (1.0 + _SMOOTH_PER_VOLATILITY * trust.volatility)
+        smoothed = state.goal_emb_bytes + (raw - state.goal_emb_bytes) * (1.0 - math.exp(-dt_ms / tau_ms))
+    reason = Reason.MODEL_MISSING if intent.strategy is Strategy.LEARNED else Reason.ANCHOR_TARGET
+    return _Goal(smoothed, Layer.ANCHOR, reason, smoothed, anchor.current_p99_ms, anchor.target_p99_ms)
+
+
+def _elapsed_ms(state: AllocationState, intent: AllocationIntent, now_ms: float) -> float:
+    if state.decided_at_ms is None:
+        return intent.step.interval_ms
+    return max(now_ms - state.decided_at_ms, 0.0)
+
+
+def _hold(inputs: DecisionInputs, state: AllocationState, reason: Reason) -> tuple[Decision, AllocationState]:
+    """Keep the split; under bad data and orders to stop nothing may be sent at all."""
+    split = inputs.observation.split
+    target = _base_bytes(split, state, inputs.observation) if isinstance(split, SplitInForce) else None
+    active = inputs.intent is not None and inputs.intent.enforcement is Enforcement.ACTIVE
+    decision = Decision(
+        target_emb_bytes=target,
+        goal_emb_bytes=None,
+        layer=Layer.HOLD,
+        reason=reason,
+        may_apply=active and reason in _PACED and target is not None,
+        inputs=inputs,
+    )
+    kept = msgspec.structs.replace(
+        state,
+        decided_at_ms=inputs.now_ms,
+        target_emb_bytes=target if target is not None else state.target_emb_bytes,
+        slew_credit_bytes=0.0,  # a freeze does not save up speed
+    )
+    return decision, kept
+
+
+def _approach(
+    inputs: DecisionInputs, intent: AllocationIntent, state: AllocationState, base: int, goal: _Goal
+) -> tuple[Decision, AllocationState]:
+    """Bounds, whole granules, deadband and slew, in this order; every limit that changed the target is named."""
+    observation = inputs.observation
+    usable, granule = observation.usable_bytes, observation.granule_bytes
+    clips: list[Clip] = []
+    wanted = _legal(goal.emb_bytes, usable, granule, intent, clips)
+    distance = wanted - base
+    deadband = intent.step.deadband_percent * usable / 100.0
+    outside = not _inside(base, usable, intent)  # the split in force breaks the bounds: no deadband then
+    moving = abs(distance) >= granule and (state.moving or outside or abs(distance) > deadband)
+    credit = _credit(state, intent, usable, granule, inputs.now_ms)
+    target = base
+    if moving:
+        allowed = math.floor(credit / granule + 1e-9) * granule
+        step = min(max(distance, -allowed), allowed)
+        if step != distance:
+            clips.append(Clip.SLEW)
+        target = _towards_granule(base, base + step, granule)
+        credit -= abs(target - base)
+    elif distance:
+        clips.append(Clip.DEADBAND)
+    decision = Decision(
+        target_emb_bytes=target,
+        goal_emb_bytes=wanted,
+        layer=goal.layer,
+        reason=goal.reason,
+        may_apply=intent.enforcement is Enforcement.ACTIVE,
+        clips=tuple(clips),
+        predicted_p99_ms=goal.current_p99_ms,
+        goal_p99_ms=goal.goal_p99_ms,
+        inputs=inputs,
+    )
+    return decision, AllocationState(
+        start_id=state.start_id,
+        decided_at_ms=inputs.now_ms,
+        target_emb_bytes=target,
+        goal_emb_bytes=goal.smoothed if goal.smoothed is not None else state.goal_emb_bytes,
+        moving=moving and target != wanted,
+        slew_credit_bytes=credit,
+    )
+
+
+def _legal(wanted: float, usable: int, granule: int, intent: AllocationIntent, clips: list[Clip]) -> int:
+    """Nearest whole number of granules inside the bounds that leaves a granule on each side."""
+    low = usable * intent.bounds.min_emb_percent / 100.0
+    high = usable * intent.bounds.max_emb_percent / 100.0
+    bounded = min(max(wanted, low), high)
+    if bounded != wanted:
+        clips.append(Clip.BOUNDS)
+    last = usable // granule - 1
+    granules = round(bounded / granule)
+    if granules * granule < low:
+        granules += 1
+    elif granules * granule > high:
+        granules -= 1
+    legal = min(max(granules, 1), last)
+    if legal != granules:
+        clips.append(Clip.MINIMUM_GRANULE)
+    if legal * granule != bounded and legal == granules:
+        clips.append(Clip.GRANULE)
+    return legal * granule
+
+
+def _inside(emb_bytes: int, usable: int, intent: AllocationIntent) -> bool:
+    percent = 100.0 * emb_bytes / usable
+    return intent.bounds.min_emb_percent <= percent <= intent.bounds.max_emb_percent
+
+
+def _credit(state: AllocationState, intent: AllocationIntent, usable: int, granule: int, now_ms: float) -> float:
+    """Bytes the slew limit allows by now: a token bucket one second (at least one granule) deep."""
+    per_ms = intent.step.max_percent_per_second * usable / 100.0 / 1000.0
+    deepest = max(float(granule), per_ms * max(1000.0, intent.step.interval_ms)) if per_ms > 0.0 else 0.0
+    return min(state.slew_credit_bytes + per_ms * _elapsed_ms(state, intent, now_ms), deepest)
+
+
+def _towards_granule(base: int, target: int, granule: int) -> int:
+    """Round to a whole granule in the direction of `base`, never past it."""
+    if target >= base:
+        return max(target // granule * granule, base)
+    return min(-(-target // granule) * granule, base)

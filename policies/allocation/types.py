@@ -1,0 +1,316 @@
+"""Values of the split policy: what was measured, what is wanted, what was decided and why.
+
+Every value is a frozen msgspec struct, so a decision with its inputs goes to JSON and back without loss and replaying the
+record gives the same decision. All percents are points of `usable_bytes`; EMB is the side that is named, KV is the rest.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.allocation.measurement import Measurement, Missing, NotANumber, Stale
+
+
+class Strategy(StrEnum):
+    """How the wanted split is found."""
+
+    STATIC = "Static"
+    HILL_CLIMB = "HillClimb"
+    MISS_RATIO_CURVE = "MissRatioCurve"
+    LEARNED = "Learned"
+
+
+class Enforcement(StrEnum):
+    """Whether a decision is carried out (Active) or only recorded (Shadow)."""
+
+    SHADOW = "Shadow"
+    ACTIVE = "Active"
+
+
+class Layer(StrEnum):
+    """Which layer of the policy chose the split."""
+
+    HOLD = "Hold"
+    FALLBACK = "Fallback"
+    STATIC = "Static"
+    HILL_CLIMB = "HillClimb"
+    ANCHOR = "Anchor"
+
+
+class Reason(StrEnum):
+    """Why the decision is what it is; a closed list that conditions and metrics may show."""
+
+    # Nothing moves:
+    NO_INTENT = "NoIntent"
+    PAUSED = "Paused"
+    SECOND_WRITER = "SecondWriter"
+    NOT_RESIZABLE = "NotResizable"
+    MISSING_DATA = "MissingData"
+    STALE_DATA = "StaleData"
+    NOT_A_NUMBER = "NotANumber"
+    POOL_TOO_SMALL = "PoolTooSmall"
+    ENGINE_DEFERRING = "EngineDeferring"
+    REFILL_BACKLOG = "RefillBacklog"
+    IDLE = "Idle"
+    ESTIMATE_NOT_TRUSTED = "EstimateNotTrusted"
+    # A strategy answered:
+    STATIC_TARGET = "StaticTarget"
+    ANCHOR_TARGET = "AnchorTarget"
+    HILL_STEP = "HillStep"
+    HILL_TOP = "HillTop"
+    MODEL_MISSING = "ModelMissing"
+
+
+class Clip(StrEnum):
+    """What changed the wanted split on its way to the target, in the order of application."""
+
+    BOUNDS = "Bounds"
+    MINIMUM_GRANULE = "MinimumGranule"
+    DEADBAND = "Deadband"
+    SLEW = "Slew"
+    GRANULE = "Granule"
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the EMB share may lie, in points of usable."""
+
+    min_emb_percent: float = 5.0
+    max_emb_percent: float = 95.0
+    fallback_emb_percent: float = 50.0
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """How fast and how readily the split moves (points of usable per second; points; milliseconds)."""
+
+    max_percent_per_second: float = 2.0
+    deadband_percent: float = 2.0
+    interval_ms: float = 1000.0
+
+
+class Costs(msgspec.Struct, frozen=True, kw_only=True):
+    """What a miss costs and how much is asked for; all measured, none a constant of the hardware.
+
+    Attributes
+    ----------
+    ms_per_emb_miss_row
+        Service time added by one missed embedding row.
+    ms_per_kv_miss_token
+        Service time added by one history token whose attention state must be computed again.
+    emb_rows_per_kv_miss_token
+        Embedding rows that such a token asks for again (this couples the two caches).
+    base_service_ms
+        Mean service time of a request when everything hits.
+    service_variance_ms2
+        Variance of that base part.
+    arrival_per_s
+        Requests per second.
+    emb_rows_per_request
+        Rows asked per request, without those asked again because of KV misses.
+    kv_tokens_per_request
+        History tokens asked per request.
+    """
+
+    ms_per_emb_miss_row: float
+    ms_per_kv_miss_token: float
+    emb_rows_per_kv_miss_token: float
+    base_service_ms: float
+    service_variance_ms2: float
+    arrival_per_s: float
+    emb_rows_per_request: float
+    kv_tokens_per_request: float
+
+
+class SplitInForce(msgspec.Struct, frozen=True, kw_only=True, tag="split"):
+    """The split as the engine reports it: limits accepted and bytes used, both per side."""
+
+    start_id: str
+    revision: int
+    emb_bytes: int
+    kv_bytes: int
+    emb_used_bytes: int = 0
+    kv_used_bytes: int = 0
+    overage_bytes: int = 0
+    refill_backlog_bytes: int = 0
+
+    @property
+    def deferring(self) -> bool:
+        """Whether a side still uses more than its limit, so that nothing may grow."""
+        return self.overage_bytes > 0 or self.emb_used_bytes > self.emb_bytes or self.kv_used_bytes > self.kv_bytes
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
+    """What the agent measured over the last interval; counters are deltas over `interval_ms`.
+
+    `resizable` is False once the engine answered `unsupported`; `second_writer` comes from the apply state.
+    """
+
+    interval_ms: float
+    usable_bytes: int
+    granule_bytes: int
+    split: SplitInForce | Stale | Missing | NotANumber
+    requests: Measurement
+    kv_tokens_asked: Measurement
+    kv_tokens_hit: Measurement
+    emb_rows_asked: Measurement
+    emb_rows_hit: Measurement
+    demand_bytes: Measurement
+    p99_ms: Measurement
+    utilisation: Measurement
+    second_writer: bool = False
+    resizable: bool = True
+
+
+class Curve(msgspec.Struct, frozen=True, kw_only=True):
+    """A miss-ratio curve with the facts that say how far to trust it.
+
+    The two arrays are packed as little-endian float64 (base64 in JSON): exact, compact and free to unpack.
+
+    Attributes
+    ----------
+    packed_capacity_bytes, packed_miss_ratio
+        The curve's support (rising, bytes) and its value there (falling, 0..1; weighted by bytes).
+    samples
+        Sampled accesses behind the curve, after decay.
+    age_ms
+        Time since the last sampled access.
+    window_ms
+        Time since the first one: reuse times beyond it cannot have been seen.
+    volatility
+        Mean absolute difference between a quick and a slow estimate, in miss ratio; 0 is a steady stream.
+    size_cv2
+        Squared coefficient of variation of the bytes asked per access.
+    """
+
+    packed_capacity_bytes: bytes
+    packed_miss_ratio: bytes
+    samples: float
+    age_ms: float
+    window_ms: float
+    volatility: float
+    size_cv2: float
+
+    @property
+    def capacity_bytes(self) -> NDArray[np.float64]:
+        """Capacities at which the curve is known, rising, in bytes; read-only."""
+        return np.frombuffer(self.packed_capacity_bytes, dtype="<f8")
+
+    @property
+    def miss_ratio(self) -> NDArray[np.float64]:
+        """Miss ratio at each of `capacity_bytes`; read-only."""
+        return np.frombuffer(self.packed_miss_ratio, dtype="<f8")
+
+    def at(self, capacities_bytes: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Miss ratio at the capacities (bytes), linear between known points, flat beyond the ends."""
+        return np.interp(capacities_bytes, self.capacity_bytes, self.miss_ratio)
+
+
+class EstimatorView(msgspec.Struct, frozen=True, kw_only=True):
+    """What the estimators know at the moment of a decision; None where nothing has been seen yet."""
+
+    emb: Curve | None = None
+    kv: Curve | None = None
+    costs: Costs | None = None
+
+
+class AllocationIntent(msgspec.Struct, frozen=True, kw_only=True):
+    """The wanted policy of one instance, already resolved from its HBMPolicy."""
+
+    strategy: Strategy = Strategy.MISS_RATIO_CURVE
+    enforcement: Enforcement = Enforcement.ACTIVE
+    bounds: Bounds = Bounds()
+    step: Step = Step()
+    paused: bool = False
+    freeze_on_backlog: bool = True
+
+
+class AllocationState(msgspec.Struct, frozen=True, kw_only=True):
+    """What a decision needs to remember of the ones before; the agent keeps it in memory only.
+
+    Attributes
+    ----------
+    start_id
+        Engine process the rest belongs to; a new one starts over, except for the goal.
+    decided_at_ms
+        When the last decision was made.
+    target_emb_bytes
+        The last target.
+    goal_emb_bytes
+        The smoothed anchor; None until the first trusted estimate, which is then taken over as it is.
+    moving
+        Whether a move is under way: the deadband applies only to its start.
+    slew_credit_bytes
+        Unused part of the slew limit, so that slow limits still add up to whole granules.
+    """
+
+    start_id: str = ""
+    decided_at_ms: float | None = None
+    target_emb_bytes: int | None = None
+    goal_emb_bytes: float | None = None
+    moving: bool = False
+    slew_credit_bytes: float = 0.0
+
+
+class DecisionInputs(msgspec.Struct, frozen=True, kw_only=True):
+    """All arguments of `strategy.decide`, kept with the decision for replay."""
+
+    observation: Observation
+    view: EstimatorView
+    intent: AllocationIntent | None
+    state: AllocationState
+    now_ms: float
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """One decision: the split to go to now, who chose it, why, and from what.
+
+    Attributes
+    ----------
+    target_emb_bytes
+        EMB bytes to apply now; None where not even the split in force is known.
+    goal_emb_bytes
+        Where the layer wants to end up, before deadband, slew and granules; None on a hold.
+    may_apply
+        Whether the agent may send a split at all (False in Shadow and on every freeze but the engine's own pace).
+    predicted_p99_ms, goal_p99_ms
+        The model's P99 at the split in force and at the goal; None where no model was evaluated.
+    """
+
+    target_emb_bytes: int | None
+    goal_emb_bytes: int | None
+    layer: Layer
+    reason: Reason
+    may_apply: bool
+    clips: tuple[Clip, ...] = ()
+    predicted_p99_ms: float | None = None
+    goal_p99_ms: float | None = None
+    inputs: DecisionInputs
+
+    @property
+    def target_emb_percent(self) -> float | None:
+        """The target in points of usable."""
+        usable = self.inputs.observation.usable_bytes
+        if self.target_emb_bytes is None or usable <= 0:
+            return None
+        return 100.0 * self.target_emb_bytes / usable
+
+
+def encode_decision(decision: Decision) -> bytes:
+    """Return the decision, inputs included, as one line of JSON."""
+    return msgspec.json.encode(decision)
+
+
+def decode_decision(line: bytes | str) -> Decision:
+    """Read what `encode_decision` wrote.
+
+    Raises
+    ------
+    msgspec.ValidationError
+        If the text is JSON but not a decision.
+    msgspec.DecodeError
+        If it is not JSON.
+    """
+    return msgspec.json.decode(line, type=Decision)
