@@ -1,0 +1,97 @@
+"""The commands ``up``, ``down``, ``status`` and ``build``; mounted as ``grfleet testbed``."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from testbed import processes, state
+from testbed.binaries import BinariesMissingError, ensure_binaries
+from testbed.control_plane import ControlPlane, ControlPlaneError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="A real Kubernetes control plane on this machine.")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)  # standard output is for what a shell may evaluate
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Let SIGTERM end things exactly as Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+@app.command()
+def up(
+    directory: Annotated[
+        Path | None, typer.Option(help="Keep data here and continue with it next time; default: a temporary one.")
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", "--keep", help="Return at once and leave it running until `down`.")] = False,
+) -> None:
+    """Start a control plane, print its KUBECONFIG line, and stop it on Ctrl-C."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    plane = ControlPlane(directory.resolve() if directory else None, progress=_say)
+    started = False
+    try:
+        plane.start()
+        started = True
+        print(f"export KUBECONFIG={plane.kubeconfig}", flush=True)
+        if detach:
+            plane.detach()
+            return
+        _say(f"Kubernetes API at {plane.url}; Ctrl-C stops it")
+        while state.load(plane.name) is not None:  # `down` elsewhere ends it too
+            time.sleep(1.0)
+    except (BinariesMissingError, ControlPlaneError) as error:
+        _say(str(error))
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt:
+        if not started:
+            raise
+    finally:
+        plane.stop()
+
+
+@app.command()
+def down() -> None:
+    """Stop every control plane that this user's testbed has started, detached or not."""
+    found = state.records()
+    for record in found:
+        with state.locked():
+            state.remove(record)
+        print(f"stopped {record.url or record.name}")
+    if not found:
+        print("nothing is running")
+
+
+@app.command()
+def status() -> None:
+    """List this user's control planes: address, process ids, age, kubeconfig."""
+    found = state.records()
+    for record in found:
+        kept = "detached" if record.owner is None else "orphaned" if record.orphaned else f"owner {record.owner.pid}"
+        print(f"{record.url or '(starting)'}  {kept}  KUBECONFIG={record.kubeconfig}")
+        for process in record.processes:
+            alive = processes.is_alive(process)
+            age = f"{processes.age_seconds(process):.0f} s" if alive else "ended"
+            print(f"  {process.name:<24} pid {process.pid:<8} {age}")
+    if not found:
+        print("nothing is running")
+
+
+@app.command()
+def build() -> None:
+    """Find, download or build every program, and print where each is and where it came from."""
+    try:
+        found = ensure_binaries(progress=_say)
+    except BinariesMissingError as error:
+        _say(str(error))
+        raise typer.Exit(1) from error
+    for name, path in found.paths.items():
+        print(f"{name:<24} {found.origins[name]:<24} {path}")
