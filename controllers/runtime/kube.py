@@ -18,7 +18,7 @@ import aiohttp
 from kubernetes.aio import client as kubernetes_client
 
 from controllers.runtime.clock import Clock
-from controllers.runtime.errors import Expired, Gone, Transient
+from controllers.runtime.errors import Expired, Gone, NotLeader, Transient
 from controllers.runtime.kube_errors import classify, from_network
 from controllers.runtime.resources import Key, Object, ResourceType, identity, key_of
 from controllers.runtime.ssa import already_applied
@@ -135,6 +135,8 @@ class HttpKubeApi:
         Full-jitter back-off between attempts: uniform in [0, min(cap, base * 2^n)].
     observe
         Called with (verb, resource, status or "error") for each request, for metrics and RBAC proofs.
+    fence
+        Called before each request that writes, also before its repetitions; raises NotLeader to stop it.
     """
 
     def __init__(
@@ -148,6 +150,7 @@ class HttpKubeApi:
         base_seconds: float = 0.2,
         cap_seconds: float = 3.0,
         observe: Callable[[str, str, str], None] = lambda verb, resource, code: None,
+        fence: Callable[[], None] = lambda: None,
     ) -> None:
         self._transport = transport
         self._clock = clock
@@ -157,6 +160,7 @@ class HttpKubeApi:
         self._base = base_seconds
         self._cap = cap_seconds
         self._observe = observe
+        self._fence = fence
 
     async def get(self, resource: ResourceType, key: Key, *, subresource: str | None = None) -> Object | None:
         """See :class:`KubeApi`."""
@@ -302,6 +306,8 @@ class HttpKubeApi:
         for attempt in range(1, self._attempts + 1):
             try:
                 return await self._send(method, path, content, body, call, label)
+            except NotLeader:
+                raise
             except Transient as error:
                 wait = self._rng.uniform(0, min(self._cap, self._base * 2**attempt))
                 asked = error.retry_after or 0.0
@@ -314,6 +320,8 @@ class HttpKubeApi:
         self, method: str, path: str, content: str, body: Object | None, call: str, label: tuple[str, str]
     ) -> tuple[int, Mapping[str, str], str]:
         headers = {"Accept": JSON, "Content-Type": content}
+        if method != "GET":
+            self._fence()
         try:
             status, answer_headers, text = await self._transport(method, path, headers, body, self._timeout)
         except (TimeoutError, aiohttp.ClientError, OSError) as error:

@@ -41,11 +41,13 @@ class OpenFence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTimes:
-    """The three times of the protocol, in seconds; lease > renew > retry."""
+    """Times of the protocol in seconds; lease > renew > retry. ``look`` is how often a follower reads the Lease: it
+    bounds the gap after a release."""
 
     lease_seconds: float = 15.0
     renew_seconds: float = 10.0
     retry_seconds: float = 2.0
+    look_seconds: float = 0.7
     request_seconds: float = 4.0
 
 
@@ -137,7 +139,7 @@ class LeaderElector:
 
     async def _until_leading(self) -> None:
         while not (await self.step() and self.is_leader()):
-            await self._clock.sleep(self._jittered())
+            await self._clock.sleep(self._jittered(self._times.look_seconds))
 
     async def _while_leading(self, work: asyncio.Future[None]) -> None:
         """Renew until validity ends or the work does. A hanging renewal never delays the end of validity."""
@@ -158,13 +160,13 @@ class LeaderElector:
     async def _renew(self) -> None:
         """Renew every few seconds; returns when somebody else holds the Lease."""
         while True:
-            await self._clock.sleep(self._jittered())
+            await self._clock.sleep(self._jittered(self._times.retry_seconds))
             await self.step()
             if not self.is_leader():
                 return
 
-    def _jittered(self) -> float:
-        return self._times.retry_seconds * self._rng.uniform(0.8, 1.2)
+    def _jittered(self, seconds: float) -> float:
+        return seconds * self._rng.uniform(0.8, 1.2)
 
     async def _acquire_or_renew(self) -> bool:
         held = self._held

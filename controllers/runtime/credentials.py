@@ -1,0 +1,83 @@
+"""One way to the API server for both clients in the process: ours and the watch library's.
+
+The watch library gets a session that adds the current token to each request, so a rotated token needs no login round,
+and that passes every answer to the WatchMonitor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import aiohttp
+import kopf
+from kubernetes.aio import client as kubernetes_client
+from kubernetes.aio import config as kubernetes_config
+
+from controllers.runtime.errors import Terminal
+
+Middleware = Callable[
+    [aiohttp.ClientRequest, Callable[[aiohttp.ClientRequest], Awaitable[aiohttp.ClientResponse]]],
+    Awaitable[aiohttp.ClientResponse],
+]
+
+
+async def load_api_client(kubeconfig: str | None) -> kubernetes_client.ApiClient:
+    """A client from the given kubeconfig, else from the pod's ServiceAccount, else from the usual kubeconfig.
+
+    Raises
+    ------
+    Terminal
+        With reason NoCredentials if there is nothing to load or it cannot be read.
+    """
+    configuration = kubernetes_client.Configuration()
+    configuration.retries = False
+    try:
+        if kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ:
+            kubernetes_config.load_incluster_config(client_configuration=configuration)
+        else:
+            path = kubeconfig or os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+            await kubernetes_config.load_kube_config(config_file=path, client_configuration=configuration, persist_config=False)
+    except (kubernetes_config.ConfigException, OSError) as error:
+        raise Terminal("NoCredentials", f"no usable Kubernetes credentials: {error}") from None
+    return kubernetes_client.ApiClient(configuration)
+
+
+def watch_session(api_client: kubernetes_client.ApiClient, monitor: Middleware) -> kopf.AiohttpSession:
+    """Credentials for the watch library with the TLS context and the token source of ``api_client``."""
+
+    async def authorize(
+        request: aiohttp.ClientRequest,
+        handler: Callable[[aiohttp.ClientRequest], Awaitable[aiohttp.ClientResponse]],
+    ) -> aiohttp.ClientResponse:
+        headers: dict[str, str] = {}
+        await api_client.update_params_for_auth(headers, [], ["BearerToken"], "", request.method, None)
+        request.headers.update({name: value.strip() for name, value in headers.items()})
+        return await handler(request)
+
+    connector = aiohttp.TCPConnector(limit=0, ssl=api_client.rest_client.ssl_context)
+    session = aiohttp.ClientSession(connector=connector, middlewares=(authorize, monitor), trust_env=True)
+    return kopf.AiohttpSession(server=api_client.configuration.host, aiohttp_session=session)
+
+
+class Login:
+    """The watch library's login activity: a new session at each call, at most one in ``pause_seconds``.
+
+    It is called again after each HTTP 401. There is no other credential to fall back to, so it waits a little and
+    tries with whatever token is current then.
+    """
+
+    def __init__(self, api_client: kubernetes_client.ApiClient, monitor: Middleware, *, pause_seconds: float = 5.0) -> None:
+        self._api_client = api_client
+        self._monitor = monitor
+        self._pause = pause_seconds
+        self._called = False
+
+    async def __call__(self, **_: object) -> kopf.AiohttpSession:
+        """A fresh session; the library closes the old one."""
+        if self._called:
+            await asyncio.sleep(self._pause)
+        self._called = True
+        return watch_session(self._api_client, self._monitor)

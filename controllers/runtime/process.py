@@ -1,0 +1,195 @@
+"""The operator as a process: settings, logging, the watch library around the runtime, and the exit code.
+
+The embedded form owns the event loop: the runtime's tasks start before the watch library and outlive it. ``kopf run``
+gets the same handlers through :func:`register_for_kopf_run`; there the library owns the loop and starts the runtime.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any
+
+import kopf
+
+from controllers.loops import all_loops
+from controllers.runtime.clock import SystemClock
+from controllers.runtime.errors import ReconcileError
+from controllers.runtime.logs import configure_logging
+from controllers.runtime.loop import Loop
+from controllers.runtime.resources import GROUP, ResourceType
+from controllers.runtime.runtime import PreflightFailed, Runtime
+from controllers.runtime.settings import parse_settings
+
+_logger = logging.getLogger(__name__)
+
+EXIT_FAILED = 1
+EXIT_PREFLIGHT = 3
+
+
+class EndlessBackoff:
+    """Seconds between attempts of the watch library: doubling to a cap, for ever, so an outage is never fatal.
+
+    Iterable many times over, because the library iterates it anew for each request.
+    """
+
+    def __init__(self, *, base_seconds: float = 0.5, cap_seconds: float = 5.0) -> None:
+        self._base = base_seconds
+        self._cap = cap_seconds
+
+    def __iter__(self) -> Iterator[float]:
+        pause = self._base
+        while True:
+            yield pause
+            pause = min(self._cap, pause * 2)
+
+
+def main(arguments: Sequence[str] | None = None, *, loops: Callable[[], list[Loop]] = all_loops) -> int:
+    """Run the operator until SIGTERM or SIGINT.
+
+    Parameters
+    ----------
+    arguments
+        Command line; None means the process's own.
+    loops
+        Makes the control loops.
+
+    Returns
+    -------
+    int
+        0 after a signal, 3 if kinds or permissions are missing, 1 for any other end.
+    """
+    settings = parse_settings(sys.argv[1:] if arguments is None else arguments)
+    configure_logging(level=settings.log_level)
+    runtime = Runtime(settings, loops(), clock=SystemClock(), rng=random.Random())
+    try:
+        asyncio.run(_run(runtime))
+    except PreflightFailed as error:
+        for problem in error.problems:
+            _logger.error("%s", problem)
+        return EXIT_PREFLIGHT
+    except ReconcileError as error:
+        _logger.error("%s", error)
+        return EXIT_FAILED
+    except asyncio.CancelledError:
+        return 0  # a signal before the watch library took them over
+    except Exception:
+        _logger.exception("the operator ends because a part of it failed")
+        return EXIT_FAILED
+    return 0
+
+
+async def _run(runtime: Runtime) -> None:
+    """Start the runtime, then watch; ends with whichever of them ends first."""
+    this = asyncio.current_task()
+    assert this is not None
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, this.cancel)
+    try:
+        await runtime.start()
+        await _watch_until_signal(runtime)
+    finally:
+        await runtime.stop()
+
+
+async def _watch_until_signal(runtime: Runtime) -> None:
+    """Returns after a signal; raises if the watch library or a background task failed."""
+    failure = asyncio.create_task(runtime.failed())
+    settings = kopf.OperatorSettings()
+    configure(settings)
+    watching = asyncio.create_task(
+        kopf.operator(
+            registry=_registry(runtime),
+            settings=settings,
+            clusterwide=runtime.settings.cluster_wide,
+            namespaces=runtime.settings.watched_namespaces,
+            standalone=True,
+        )
+    )
+    try:
+        await asyncio.wait({failure, watching}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (failure, watching):
+            if task.done():
+                task.result()
+    finally:
+        for task in (failure, watching):
+            task.cancel()
+        await asyncio.wait({failure, watching}, timeout=1.0)
+
+
+def configure(settings: kopf.OperatorSettings) -> None:
+    """The watch library's settings: fixed kinds, no Events or annotations of its own, no fatal outages."""
+    settings.peering.standalone = True
+    settings.scanning.disabled = True
+    settings.posting.enabled = False
+    settings.watching.chunk_size = 500
+    settings.watching.inactivity_timeout = 90
+    settings.watching.server_timeout = 240
+    settings.watching.reconnect_backoff = 0.5
+    settings.networking.request_timeout = 30
+    settings.networking.error_backoffs = EndlessBackoff()
+    settings.persistence.finalizer = f"{GROUP}/unused"
+    settings.process.ultimate_exiting_timeout = 20
+
+
+def _registry(runtime: Runtime) -> kopf.OperatorRegistry:
+    registry = kopf.OperatorRegistry()
+    _register(registry, runtime)
+
+    @kopf.on.login(registry=registry)
+    async def login(**_: Any) -> Any:
+        return await runtime.login()
+
+    @kopf.on.cleanup(registry=registry)
+    async def cleanup(**_: Any) -> None:
+        await runtime.stop()  # here, or the library would wait five seconds for the workers
+
+    return registry
+
+
+def _register(registry: kopf.OperatorRegistry, runtime: Runtime) -> None:
+    """One handler a resource, which only feeds the store."""
+    for resource in runtime.resources:
+        kopf.on.event(resource.group, resource.version, resource.plural, registry=registry, id=f"store-{resource.plural}")(
+            _feeder(runtime, resource)
+        )
+
+
+def _feeder(runtime: Runtime, resource: ResourceType) -> Callable[..., Awaitable[None]]:
+    async def feed(event: Any, **_: Any) -> None:
+        runtime.observe(resource, event)
+
+    return feed
+
+
+def register_for_kopf_run() -> None:
+    """Register everything in the default registry, for ``kopf run operator/main.py``; settings come from GRFLEET_*.
+
+    ``kopf run`` needs ``-A`` or ``-n`` to match: the startup handler refuses a mismatch.
+    """
+    settings = parse_settings(None)
+    registry = kopf.get_default_registry()
+    runtime = Runtime(settings, all_loops(), clock=SystemClock(), rng=random.Random())
+    _register(registry, runtime)
+
+    @kopf.on.startup(registry=registry)
+    async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
+        configure(settings)
+        if settings.peering.clusterwide != runtime.settings.cluster_wide:
+            raise kopf.PermanentError("kopf run -A goes with an empty GRFLEET_NAMESPACE, kopf run -n with a filled one")
+        try:
+            await runtime.start()
+        except ReconcileError as error:
+            raise kopf.PermanentError(str(error)) from None
+
+    @kopf.on.login(registry=registry)
+    async def login(**_: Any) -> Any:
+        return await runtime.login()
+
+    @kopf.on.cleanup(registry=registry)
+    async def stop(**_: Any) -> None:
+        await runtime.stop()
