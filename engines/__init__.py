@@ -1,0 +1,1 @@
+"""Processes that speak the engine contract: the reference engine, and adapters for real ones."""

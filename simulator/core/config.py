@@ -1,0 +1,70 @@
+"""What one emulated instance is made of: pool, first split, accelerator, popularity, sampling, limits."""
+
+from dataclasses import dataclass, field
+
+from contract.engine import ItemPopularity, ModelIdentity, Sampling
+from simulator.core.physics import DEMO_ACCELERATOR, ServiceModel
+
+GIB = 1 << 30
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstanceConfig:
+    """One GR instance.
+
+    Parameters
+    ----------
+    pool_bytes : int
+        HBM that the two caches share.
+    emb_percent : int
+        Share of the pool that EMB starts with; the rest is KV.
+    p99_ms : float
+        SLO; an edge of the latency histogram.
+    model : ModelIdentity
+    service : ServiceModel
+        Accelerator and model constants.
+    popularity : ItemPopularity
+        Used for requests that bring none, and for the warm start.
+    sampling : Sampling
+        One row in `rows_one_in` is simulated and reported; one user in `users_one_in` is reported (all are simulated).
+    granule_bytes, page_tokens : int
+    max_split_change_bytes : int, optional
+        Largest change of embBytes that one revision may ask for.
+    defer_shrinks_ms : float
+        Holds every shrink of the KV cache back this long, for tests of callers.
+    pre_infer_slots : int
+    pre_infer_bytes : int, optional
+        Bound of live prefixes; a quarter of the pool when absent.
+    max_rows_per_request : int
+        A request asking for more is refused, so that a hostile one cannot exhaust memory.
+    max_jump_ms : float
+        How far one arrival stamp may lie ahead of the clock.
+    """
+
+    pool_bytes: int = 4 * GIB
+    emb_percent: int = 50
+    p99_ms: float = 100.0
+    model: ModelIdentity = field(default_factory=lambda: ModelIdentity(name="hstu", version="1", emb_version="1"))
+    service: ServiceModel = DEMO_ACCELERATOR
+    popularity: ItemPopularity = field(default_factory=lambda: ItemPopularity(exponent=0.95, catalog_rows=10_000_000))
+    sampling: Sampling = field(default_factory=lambda: Sampling(users_one_in=1, rows_one_in=64))
+    granule_bytes: int = 16 * MIB
+    page_tokens: int = 32
+    max_split_change_bytes: int | None = None
+    defer_shrinks_ms: float = 0.0
+    pre_infer_slots: int = 4
+    pre_infer_bytes: int | None = None
+    max_rows_per_request: int = 4_000_000
+    max_jump_ms: float = 3_600_000.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.emb_percent <= 100:
+            raise ValueError(f"emb_percent: {self.emb_percent} is not within 0..100")
+        if self.pool_bytes < self.granule_bytes:
+            raise ValueError(f"pool_bytes: {self.pool_bytes} is below one granule of {self.granule_bytes}")
+
+    @property
+    def first_emb_bytes(self) -> int:
+        """EMB limit at the start, rounded down to whole granules."""
+        return self.pool_bytes * self.emb_percent // 100 // self.granule_bytes * self.granule_bytes

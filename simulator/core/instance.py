@@ -1,0 +1,402 @@
+"""One GR instance in model time: a single server in arrival order, two caches in one pool, a shared host link.
+
+Requests are handled in the order of their arrival stamps (Lindley's recursion: start = max(arrival, server free)). A user's
+cached tokens are stripped before the embedding stage, so KV hits also remove EMB look-ups. All randomness comes from request ids
+and the seed, so the same calls give the same outcome.
+"""
+
+import math
+from collections import deque
+from collections.abc import Iterable
+
+import numpy as np
+
+from contract import engine
+from contract.histogram import LatencyRecorder
+from contract.keys import sample_key
+from contract.samples import KIND_EMB, KIND_KV, SampleBuffer, is_sampled
+from simulator.core.config import InstanceConfig
+from simulator.core.counting import Tally, split_state
+from simulator.core.emb_cache import EmbCache, MissRatio
+from simulator.core.kv_cache import CacheKey, Entry, KvCache
+from simulator.core.popularity import RowSampler, SamplerCache, sampled_row_keys
+from simulator.core.prefixes import PreInference
+from simulator.core.randomness import seed_of, uniforms
+from simulator.core.split import PoolSplit, SplitRules
+
+_NOISE_STREAM = 0x2545_F491_4F6C_DD1D
+MAX_REFILL_SHARE = 0.9
+
+
+class Refused(ValueError):
+    """A request that this instance does not serve; the message names the field."""
+
+
+class GRInstanceCore:
+    """The model of one instance.
+
+    Parameters
+    ----------
+    config : InstanceConfig
+    seed : int
+        Seeds the warm start; requests seed themselves by their ids.
+    start_id : str
+        Names this process; callers fence on it.
+    """
+
+    def __init__(self, config: InstanceConfig, seed: int, *, start_id: str = "simulated") -> None:
+        self.config = config
+        self.start_id = start_id
+        self.epoch = 0
+        self.clock_ms = 0.0
+        self.draining = False
+        self.model = config.model
+        self.tally = Tally()
+        self.latency = LatencyRecorder(anchor_ms=config.p99_ms)
+        self.samples = SampleBuffer()
+        self._seed = seed
+        service, one_in = config.service, config.sampling.rows_one_in
+        emb_bytes = config.first_emb_bytes
+        self.emb = EmbCache(one_in=one_in, row_bytes=service.row_bytes, limit_bytes=emb_bytes, max_bytes=config.pool_bytes)
+        self.kv = KvCache(
+            bytes_per_token=service.kv_bytes_per_token,
+            limit_bytes=config.pool_bytes - emb_bytes,
+            page_tokens=config.page_tokens,
+        )
+        rules = SplitRules(
+            pool_bytes=config.pool_bytes,
+            link_bytes_per_second=service.link_bytes_per_second,
+            max_change_bytes=config.max_split_change_bytes,
+            defer_shrinks_ms=config.defer_shrinks_ms,
+        )
+        self.split = PoolSplit(rules, emb=self.emb, kv=self.kv)
+        self.prefixes = PreInference(
+            slots=config.pre_infer_slots,
+            bytes_limit=config.pool_bytes // 4 if config.pre_infer_bytes is None else config.pre_infer_bytes,
+        )
+        self._samplers = SamplerCache(one_in)
+        self._miss_ratio = MissRatio()
+        self._jobs: deque[tuple[float, float, CacheKey]] = deque()
+        self._in_service: tuple[CacheKey, Entry] | None = None
+        self._last_arrival_ms = 0.0
+        self._free_at_ms = 0.0
+        self._refilled_to_ms = 0.0
+        self._refill_carry = 0.0
+
+    def rank(self, request: engine.RankRequest, arrival_ms: float) -> engine.RankAnswer:
+        """Serve one ranking request that arrives at `arrival_ms` and say where its time went.
+
+        An arrival earlier than the one before is taken as simultaneous with it.
+
+        Raises
+        ------
+        Refused
+            When the request is beyond what the instance serves; the message names the field.
+        """
+        tokens, candidates = request.history_tokens, request.candidates
+        rows = self._rows_of(tokens + candidates, request.rows_per_token)
+        sampler = self._sampler(request.item_popularity)
+        arrival = self._arrive(arrival_ms)
+        key = (request.user_key, request.model_version)
+        self.prefixes.ranked(self.kv, key, arrival)
+        start, service, hit, missed, asked = self._serve(
+            key,
+            request.request_id,
+            sampler,
+            arrival,
+            tokens=tokens,
+            candidates=candidates,
+            rows=rows,
+            per_token=request.rows_per_token,
+        )
+        latency = start + service - arrival
+        self.tally.requests += 1
+        self.latency.record(latency)
+        return engine.RankAnswer(
+            request_id=request.request_id,
+            latency_ms=latency,
+            queue_ms=start - arrival,
+            service_ms=service,
+            kv_tokens_hit=hit,
+            emb_rows_asked=asked,
+            emb_rows_missed=missed,
+        )
+
+    def pre_infer(self, request: engine.PreInferRequest, arrival_ms: float) -> engine.PreInferAnswer:
+        """Compute a user's prefix ahead of ranking, when slots and bytes allow; it queues like a request without candidates."""
+        rows = self._rows_of(request.history_tokens, 1)
+        sampler = self._sampler(None)
+        arrival = self._arrive(arrival_ms)
+        key = (request.user_key, request.model_version)
+        if self.kv.cached_tokens(key) >= request.history_tokens:
+            self.kv.touch(key)
+            self.prefixes.accepted += 1
+            return engine.PreInferAnswer(accepted=True, resident=True)
+        reason = self.prefixes.refusal(self.kv, need=self.kv.bytes_of(request.history_tokens), now_ms=arrival)
+        if reason:
+            return engine.PreInferAnswer(accepted=False, reason=reason)
+        start, service, *_ = self._serve(
+            key, request.request_id, sampler, arrival, tokens=request.history_tokens, candidates=0, rows=rows, per_token=1
+        )
+        self.prefixes.admit(self.kv, key, ready_ms=start + service)
+        return engine.PreInferAnswer(accepted=True)
+
+    def prefetch(self, user_keys: Iterable[str]) -> engine.UsersAnswer:
+        """Protect resident users by making them the most recently used. There is no tier below HBM to load others from."""
+        wanted = set(user_keys)
+        sizes = [self.kv.touch(key) for key in self.kv.keys_oldest_first() if key[0] in wanted]
+        return engine.UsersAnswer(affected=len(sizes), bytes=sum(sizes))
+
+    def evict(self, user_keys: Iterable[str]) -> engine.UsersAnswer:
+        """Drop the KV state of users, except of those in service."""
+        sizes = [self.kv.evict_user(user_key) for user_key in user_keys]
+        self.tally.evicted_requested += sum(sizes)
+        return engine.UsersAnswer(affected=sum(1 for size in sizes if size), bytes=sum(sizes))
+
+    def invalidate(self, request: engine.InvalidateRequest) -> engine.UsersAnswer:
+        """Drop what another model or embedding version computed; everything when none is named.
+
+        KV depends on the embeddings, so a new embedding version empties both caches. Emptied caches are a new epoch.
+        """
+        everything = request.model_version is None and request.emb_version is None
+        new_emb = request.emb_version is not None and request.emb_version != self.model.emb_version
+        affected = freed = 0
+        if everything or new_emb:
+            affected, freed = self.kv.invalidate()
+            freed += self.emb.clear()
+            self.epoch += 1
+        elif request.model_version is not None:
+            affected, freed = self.kv.invalidate(keep_version=request.model_version)
+        self.model = engine.ModelIdentity(
+            name=self.model.name,
+            version=self.model.version if request.model_version is None else request.model_version,
+            emb_version=self.model.emb_version if request.emb_version is None else request.emb_version,
+        )
+        self.tally.evicted_invalidated += freed
+        return engine.UsersAnswer(affected=affected, bytes=freed)
+
+    def drain(self) -> engine.DrainAnswer:
+        """Announce the end: not ready from now on, still serving what arrives."""
+        self.draining = True
+        return engine.DrainAnswer(draining=True, in_flight=len(self._jobs))
+
+    def put_split(self, request: engine.SplitRequest, *, now_ms: float) -> engine.SplitAnswer:
+        """Take a split change in, as the contract says; the answer carries the split in force."""
+        self.advance(now_ms)
+        if request.start_id != self.start_id:
+            status, reason = engine.SplitStatus.CONFLICT, f"startId {request.start_id!r} is not this process {self.start_id!r}"
+        else:
+            status, reason = self.split.put(request, now_ms=self.clock_ms)
+            self.kv.held = self.split.held(self.clock_ms)
+        return engine.SplitAnswer(
+            status=status, split=split_state(self.split, self.emb, self.kv), start_id=self.start_id, reason=reason
+        )
+
+    def put_limits(self, request: engine.LimitsRequest) -> engine.LimitsAnswer:
+        """Take new capacities for pre-inference in; revisions count as for the split."""
+        return self.prefixes.put_limits(request)
+
+    def advance(self, now_ms: float) -> None:
+        """Move model time forward: finish jobs, release what they pinned, settle the split, refill under the cap."""
+        jobs, clock = self._jobs, max(self.clock_ms, now_ms)
+        while jobs and jobs[0][0] <= clock:
+            _, done, key = jobs[0]
+            if done > clock:
+                if self._in_service is None:
+                    self._pin(key)
+                break
+            self._unpin()
+            jobs.popleft()
+        self.clock_ms = clock
+        self._refill_until(clock)
+        if self.split.deferred:
+            self.split.settle(clock)
+            self.kv.held = self.split.held(clock)
+
+    def observe(self, now_ms: float) -> engine.Observe:
+        """Return counters, gauges and the split in force at `now_ms`."""
+        self.advance(now_ms)
+        serving = bool(self._jobs) and self._jobs[0][0] <= self.clock_ms
+        return engine.Observe(
+            start_id=self.start_id,
+            epoch=self.epoch,
+            clock_ms=self.clock_ms,
+            counters=self.tally.counters(emb=self.emb, kv=self.kv, split=self.split, prefixes=self.prefixes),
+            gauges=engine.Gauges(
+                queue=len(self._jobs) - serving, in_flight=len(self._jobs), live_prefix_bytes=self.kv.prefix_bytes
+            ),
+            split=split_state(self.split, self.emb, self.kv),
+            latency=self.latency.snapshot(),
+        )
+
+    def describe(self) -> engine.Describe:
+        """Return what this instance is; it always says that it is an emulation."""
+        config = self.config
+        return engine.Describe(
+            contract_version=engine.VERSION,
+            engine="grfleet-reference",
+            emulation=True,
+            start_id=self.start_id,
+            epoch=self.epoch,
+            model=self.model,
+            pool_bytes=config.pool_bytes,
+            granule_bytes=config.granule_bytes,
+            link_bytes_per_second=config.service.link_bytes_per_second,
+            kv_bytes_per_token=config.service.kv_bytes_per_token,
+            emb_row_bytes=config.service.row_bytes,
+            resizable=["emb", "kv"],
+            key_kinds=["user", "row"],
+            tiers=["hbm"],
+            p99_ms=config.p99_ms,
+            sampling=config.sampling,
+            max_split_change_bytes=config.max_split_change_bytes,
+        )
+
+    def ready(self) -> engine.ReadyAnswer:
+        return engine.ReadyAnswer(ready=not self.draining, reasons=["draining"] if self.draining else [])
+
+    def warm(self, *, popularity: engine.ItemPopularity | None = None, users: Iterable[tuple[str, str, int]] = ()) -> None:
+        """Fill the caches to their steady state without serving.
+
+        Rows: under independent draws the age of row i is exponential with rate p_i, so sorting such ages gives the LRU order.
+
+        Parameters
+        ----------
+        popularity : ItemPopularity, optional
+            The law of the coming requests; the configured one when absent.
+        users : iterable of (user key, model version, history tokens)
+            Least recently used first.
+        """
+        sampler = self._sampler(popularity)
+        ages = -np.log(1.0 - uniforms(self._seed, len(sampler.indices))) / sampler.probabilities
+        self.emb.fill(sampler.indices[np.argsort(-ages)].tolist())
+        cached = np.isin(sampler.indices, self.emb.rows_oldest_first(), assume_unique=True)
+        missing = float(sampler.probabilities[~cached].sum()) * self.config.sampling.rows_one_in
+        self._miss_ratio.prime(min(1.0, missing))
+        counted = self.kv.evicted_capacity_bytes
+        for user_key, version, tokens in users:
+            self.kv.access((user_key, version), tokens)
+        self.kv.evicted_capacity_bytes = counted
+
+    def _serve(
+        self,
+        key: CacheKey,
+        request_id: str,
+        sampler: RowSampler,
+        arrival: float,
+        *,
+        tokens: int,
+        candidates: int,
+        rows: int,
+        per_token: int,
+    ) -> tuple[float, float, int, int, int]:
+        """Run one job through caches and server; return (start, service, tokens hit, rows missed, rows asked)."""
+        model, tally = self.config.service, self.tally
+        hit = self.kv.access(key, tokens)
+        asked = rows - hit * per_token
+        missed = self._missed_rows(request_id, sampler, key, tokens=tokens, rows=rows, asked=asked)
+        taken = self._refill_share() if missed else 0.0
+        compute = model.compute_ms(history=tokens, candidates=candidates, cached=hit)
+        gather = model.gather_ms(missed_rows=missed, link_share_taken=taken)
+        service = compute + gather
+        start = max(arrival, self._free_at_ms)
+        self._free_at_ms = start + service
+        self._jobs.append((start, start + service, key))
+        if start <= arrival:
+            self._pin(key)
+        tally.kv_asked += tokens
+        tally.kv_hit += hit
+        tally.emb_asked += asked
+        tally.emb_hit += asked - missed
+        tally.demand_bytes += missed * model.row_bytes
+        tally.service_ms += service
+        tally.service_squared += service * service
+        tally.emb_miss_ms += gather
+        tally.kv_miss_ms += compute - model.compute_ms(history=tokens, candidates=candidates, cached=tokens)
+        return start, service, hit, missed, asked
+
+    def _missed_rows(self, request_id: str, sampler: RowSampler, key: CacheKey, *, tokens: int, rows: int, asked: int) -> int:
+        """Draw the request's sampled rows through the cache, report them, and return how many real rows missed."""
+        seed = seed_of(request_id)
+        touched = sampler.draw(seed, rows=rows, skip=rows - asked)
+        sampled_misses = self.emb.access(touched.tolist())
+        self._report(key, tokens, touched)
+        one_in = self.config.sampling.rows_one_in
+        if one_in == 1:
+            return sampled_misses
+        ratio = self._miss_ratio.update(misses=sampled_misses, expected=asked / one_in)
+        return binomial(asked, ratio, seed=seed ^ _NOISE_STREAM)
+
+    def _report(self, key: CacheKey, tokens: int, touched: "np.typing.NDArray[np.int64]") -> None:
+        sampling, time_us = self.config.sampling, int(self.clock_ms * 1e3)
+        user = sample_key(key[0])
+        if is_sampled(user, sampling.users_one_in):
+            self.samples.append(kind=KIND_KV, size=tokens, key=user, time_us=time_us)
+        keys = sampled_row_keys(touched.astype(np.uint64), sampling.rows_one_in)
+        self.samples.extend(kind=KIND_EMB, size=1, keys=keys.tolist(), time_us=time_us)
+
+    def _rows_of(self, tokens: int, per_token: int) -> int:
+        rows = tokens * per_token
+        if rows > self.config.max_rows_per_request:
+            raise Refused(f"historyTokens, rowsPerToken: {rows} rows in one request, at most {self.config.max_rows_per_request}")
+        return rows
+
+    def _sampler(self, popularity: engine.ItemPopularity | None) -> RowSampler:
+        try:
+            return self._samplers.get(popularity or self.config.popularity)
+        except ValueError as error:
+            raise Refused(str(error)) from error
+
+    def _arrive(self, arrival_ms: float) -> float:
+        if not arrival_ms <= self.clock_ms + self.config.max_jump_ms:
+            raise Refused(f"arrivalMs: {arrival_ms} is more than {self.config.max_jump_ms} ms ahead of the clock")
+        arrival = max(arrival_ms, self._last_arrival_ms)
+        self._last_arrival_ms = arrival
+        self.advance(arrival)
+        return arrival
+
+    def _pin(self, key: CacheKey) -> None:
+        entry = self.kv.pin(key)
+        self._in_service = (key, entry) if entry is not None else None
+
+    def _unpin(self) -> None:
+        if self._in_service is not None:
+            self.tally.evicted_invalidated += self.kv.unpin(*self._in_service)
+            self._in_service = None
+
+    def _refill_share(self) -> float:
+        if not self.emb.backlog_bytes:
+            return 0.0
+        return min(MAX_REFILL_SHARE, self.split.refill_bytes_per_second / self.config.service.link_bytes_per_second)
+
+    def _refill_until(self, now_ms: float) -> None:
+        """Spend the refill budget of the time passed; what is below one sampled row is carried on."""
+        elapsed, self._refilled_to_ms = now_ms - self._refilled_to_ms, max(now_ms, self._refilled_to_ms)
+        if elapsed <= 0 or not self.emb.backlog_bytes:
+            self._refill_carry = 0.0 if elapsed > 0 else self._refill_carry
+            return
+        budget = self._refill_carry + self.split.refill_bytes_per_second * elapsed / 1e3
+        loaded = self.emb.refill(int(budget))
+        self.tally.refill_bytes += loaded
+        self._refill_carry = budget - loaded if self.emb.backlog_bytes else 0.0
+
+
+def binomial(trials: int, probability: float, *, seed: int) -> int:
+    """Return one binomial draw: exact by inversion when the smaller side's mean is below 16, else normal and rounded."""
+    flip = probability > 0.5
+    p = 1.0 - probability if flip else probability
+    mean = trials * p
+    first, second = uniforms(seed, 2).tolist()
+    if p <= 0.0 or trials == 0:
+        drawn = 0
+    elif mean < 16.0:
+        term = math.exp(trials * math.log1p(-p))
+        below, drawn = term, 0
+        while first > below and drawn < trials:
+            term *= (trials - drawn) / (drawn + 1) * p / (1.0 - p)
+            drawn += 1
+            below += term
+    else:
+        gauss = math.sqrt(-2.0 * math.log(1.0 - first)) * math.cos(2.0 * math.pi * second)
+        drawn = min(trials, max(0, math.floor(mean + gauss * math.sqrt(mean * (1.0 - p)) + 0.5)))
+    return trials - drawn if flip else drawn
