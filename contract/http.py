@@ -1,5 +1,7 @@
 """One bounded JSON call over httpx, shared by the engine and the agent client."""
 
+import functools
+import ssl
 from typing import Any, TypeVar
 
 import httpx
@@ -20,10 +22,16 @@ def transport_for(url: str) -> tuple[str, httpx.AsyncHTTPTransport]:
         When the URL has another scheme.
     """
     if url.startswith("unix:"):
-        return "http://engine", httpx.AsyncHTTPTransport(uds=url.removeprefix("unix:"))
+        return "http://engine", httpx.AsyncHTTPTransport(uds=url.removeprefix("unix:"), verify=tls_context())
     if url.startswith(("http://", "https://")):
-        return url.rstrip("/"), httpx.AsyncHTTPTransport()
+        return url.rstrip("/"), httpx.AsyncHTTPTransport(verify=tls_context())
     raise ValueError(f"{url!r}: use http://host:port, https://host:port or unix:/path/to/socket")
+
+
+@functools.cache
+def tls_context() -> ssl.SSLContext:
+    """Return the one TLS context of this process: making one reads every trusted certificate, too dear for a client each."""
+    return httpx.create_ssl_context()
 
 
 async def fetch(
