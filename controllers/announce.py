@@ -1,0 +1,46 @@
+"""Which Events a change of conditions deserves: one for each transition, none for what merely goes on.
+
+Movements of the split are not announced: they are the normal life of a pool and would drown the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from controllers.runtime.conditions import Condition, find_condition
+from controllers.runtime.events import EventLevel
+
+UNANNOUNCED_TYPES = frozenset({"SplitSettled"})
+CALM_REASONS = frozenset({"NotPaused", "Progressing", "Warming", "Draining", "BudgetExhausted", "Terminating", "NoRoutingTable"})
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """An Event to be posted about the object whose condition changed."""
+
+    level: EventLevel
+    reason: str
+    note: str
+
+
+def announcements(before: Sequence[Mapping[str, Any]], after: Iterable[Condition]) -> tuple[Announcement, ...]:
+    """Events for the conditions in `after` that differ from those in `before` by status, or by reason while not True.
+
+    A condition that appears for the first time is announced only if it reports a problem.
+    """
+    found = []
+    for condition in after:
+        old = find_condition(before, condition.type)
+        problem = condition.status == "False" and condition.reason not in CALM_REASONS
+        if condition.type in UNANNOUNCED_TYPES or condition.status == "Unknown":
+            continue
+        if old is None:
+            changed = problem
+        else:
+            changed = old["status"] != condition.status or (condition.status == "False" and old["reason"] != condition.reason)
+        if changed:
+            note = condition.message or f"{condition.type} is {condition.status}"
+            found.append(Announcement("Warning" if problem else "Normal", condition.reason, note))
+    return tuple(found)

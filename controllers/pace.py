@@ -1,0 +1,53 @@
+"""How often a status may be written: changed numbers wait, a condition that changes its status may hurry a little.
+
+A number alone is written when ten seconds have passed since the last write. A transition is written after one second, but no
+more than three writes fall into any thirty seconds, so the long-run rate is the same one write per ten seconds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Sequence
+
+NUMBERS_SECONDS = 10.0
+TRANSITION_SECONDS = 1.0
+WINDOW_SECONDS = 30.0
+WINDOW_WRITES = 3
+
+
+def wait_before_write(ages: Sequence[float], *, transition: bool = False) -> float:
+    """Seconds until the next status write may leave; 0 means now.
+
+    Parameters
+    ----------
+    ages
+        Seconds since each earlier write, newest (smallest) first; older ones than the window do not matter.
+    transition
+        Whether a condition changes its status, or appears for the first time.
+    """
+    recent = [age for age in ages if age < WINDOW_SECONDS]
+    if not recent:
+        return 0.0
+    wait = (TRANSITION_SECONDS if transition else NUMBERS_SECONDS) - recent[0]
+    if len(recent) >= WINDOW_WRITES:
+        wait = max(wait, WINDOW_SECONDS - recent[WINDOW_WRITES - 1])
+    return max(0.0, wait)
+
+
+class WriteTimes:
+    """Remembers when the status of each object was written last; a new process starts with no memory and may write at once."""
+
+    def __init__(self) -> None:
+        self._times: dict[Hashable, deque[float]] = {}
+
+    def note(self, key: Hashable, *, now_s: float) -> None:
+        """A write of `key` has just succeeded, at monotonic second `now_s`."""
+        self._times.setdefault(key, deque(maxlen=WINDOW_WRITES)).appendleft(now_s)
+
+    def ages(self, key: Hashable, *, now_s: float) -> tuple[float, ...]:
+        """Seconds since the remembered writes of `key`, newest first."""
+        return tuple(now_s - moment for moment in self._times.get(key, ()))
+
+    def forget(self, key: Hashable) -> None:
+        """The object is gone."""
+        self._times.pop(key, None)

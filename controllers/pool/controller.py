@@ -1,0 +1,57 @@
+"""The pool loop as the runtime sees it: which events concern which pool, and one reconcile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pydantic import ValidationError
+
+from controllers.pace import WriteTimes
+from controllers.pool.decide import decide
+from controllers.pool.execute import execute
+from controllers.pool.observe import observe
+from controllers.runtime.controller import DONE, Result
+from controllers.runtime.errors import Terminal
+from controllers.runtime.loop import Context
+from controllers.runtime.resources import INSTANCES, POOLS, Key
+from controllers.runtime.store import Store, WatchEvent
+from controllers.signing_key import KeyPublisher
+from crds import explain_invalid
+
+
+class PoolLoop:
+    """Keyed by pool; see DESIGN's field manager grfleet-pool for what it owns."""
+
+    name = "pool"
+    keyed_by = POOLS
+    watches = (POOLS, INSTANCES)
+
+    def __init__(self, publisher: KeyPublisher) -> None:
+        self._publisher = publisher
+        self._writes = WriteTimes()
+
+    def keys_for(self, event: WatchEvent, store: Store) -> Iterable[Key]:
+        """The pool itself; for an instance the pool that it names."""
+        if event.resource == POOLS:
+            return (event.key,)
+        named = {obj["spec"].get("poolRef") for obj in (event.obj, event.old) if obj is not None and obj.get("spec")}
+        return tuple(Key(event.key.namespace, str(name)) for name in named if name)
+
+    async def start(self, ctx: Context) -> None:
+        """Nothing that an earlier term of leadership remembered holds."""
+        self._publisher.forget()
+
+    async def reconcile(self, key: Key, ctx: Context) -> Result | None:
+        """Observe, decide, execute."""
+        try:
+            seen = observe(ctx.store, key, write_ages=self._writes.ages(key, now_s=ctx.clock.monotonic()))
+        except ValidationError as error:
+            raise Terminal("InvalidSpec", f"pool {key} cannot be read: {explain_invalid(error)}") from error
+        if seen is None:
+            self._writes.forget(key)
+            return DONE
+        plan = decide(seen, ctx.clock.now())
+        if await execute(plan, seen.stored, ctx):
+            self._writes.note(key, now_s=ctx.clock.monotonic())
+        await self._publisher.ensure(ctx, key.namespace)
+        return Result(plan.requeue_after)

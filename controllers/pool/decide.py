@@ -1,0 +1,178 @@
+"""What to do for a pool, as a pure function: which instances to apply or delete, and what its status says.
+
+External entries become one GRInstance each. Managed and adopted pools are refused in words, with nothing half-done. While the
+pool is paused the set of instances is left alone and only status follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from controllers.announce import Announcement, announcements
+from controllers.pace import wait_before_write
+from controllers.pool.observe import LABEL_LIMIT, NAME_LIMIT, InstanceSeen, Observation, instance_name
+from controllers.pool.readiness import instance_condition, instances_condition, paused_condition, ready_condition
+from controllers.pool.summary import summary
+from controllers.runtime.conditions import Condition, conditions_of, find_condition, set_conditions
+from controllers.runtime.resources import POOL_LABEL, Object
+from crds.instance import SourceKind
+
+TAKEN_RETRY_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyInstance:
+    """Create the instance (`current` is None) or bring its source up to date."""
+
+    name: str
+    source: Mapping[str, Any]
+    current: Object | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteInstance:
+    """Delete exactly this instance."""
+
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteReadiness:
+    """Put Ready and observedGeneration into the status of an instance."""
+
+    current: Object
+    status: Mapping[str, Any]
+    announce: tuple[Announcement, ...]
+
+
+Action = ApplyInstance | DeleteInstance | WriteReadiness
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to carry out. `status` is None when there is nothing new, or nothing yet; then `requeue_after` says when."""
+
+    actions: tuple[Action, ...] = ()
+    status: Mapping[str, Any] | None = None
+    announce: tuple[Announcement, ...] = ()
+    requeue_after: float | None = None
+
+
+def decide(seen: Observation, now: datetime) -> Plan:
+    """Choose the actions and the status for what was seen."""
+    if seen.pool.metadata.deletion_timestamp is not None:
+        return Plan()  # owner references do the rest
+    wanted = _wanted(seen)
+    changes = () if seen.pool.spec.paused else _changes(seen, wanted)
+    status, conditions = _status(seen, wanted, now)
+    before = conditions_of(seen.stored)
+    wait, changed = _pace(seen, status)
+    taken = TAKEN_RETRY_SECONDS if seen.strangers else None
+    return Plan(
+        actions=(*changes, *_readiness(seen.instances, now)),
+        status=status if changed and not wait else None,
+        announce=announcements(before, conditions) if changed and not wait else (),
+        requeue_after=wait if changed and wait else taken,
+    )
+
+
+def _wanted(seen: Observation) -> dict[str, dict[str, Any]]:
+    """The source of each instance that the pool asks for, by instance name."""
+    pool = seen.pool
+    if name_problem(seen) is not None:
+        return {}
+    return {
+        instance_name(pool.metadata.name, entry.name): {
+            "kind": SourceKind.EXTERNAL.value,
+            "serviceURL": entry.service_url,
+            "agentURL": entry.agent_url,
+        }
+        for entry in pool.spec.instances.external or ()
+    }
+
+
+def name_problem(seen: Observation) -> str | None:
+    """Why no legal names can be made for the instances, or None."""
+    pool = seen.pool
+    if len(pool.metadata.name) > LABEL_LIMIT:
+        return f"the pool's name has {len(pool.metadata.name)} characters; the label {POOL_LABEL} holds {LABEL_LIMIT}"
+    longest = max((len(entry.name) for entry in pool.spec.instances.external or ()), default=0)
+    if len(pool.metadata.name) + 1 + longest > NAME_LIMIT:
+        return f"pool and entry name together have more than {NAME_LIMIT} characters"
+    return None
+
+
+def _changes(seen: Observation, wanted: Mapping[str, Mapping[str, Any]]) -> tuple[Action, ...]:
+    if seen.pool.spec.instances.external is None or name_problem(seen) is not None:
+        return ()
+    present = {each.name: each for each in seen.instances}
+    gone = [DeleteInstance(name=name, uid=each.uid) for name, each in present.items() if name not in wanted]
+    kept = [
+        ApplyInstance(name=name, source=source, current=present[name].stored if name in present else None)
+        for name, source in wanted.items()
+        if name not in seen.strangers and name not in seen.predecessors and not (name in present and _is_leaving(present[name]))
+    ]
+    return (*gone, *kept)
+
+
+def _is_leaving(instance: InstanceSeen) -> bool:
+    return bool(instance.stored["metadata"].get("deletionTimestamp"))
+
+
+def _readiness(instances: Iterable[InstanceSeen], now: datetime) -> Iterable[WriteReadiness]:
+    for each in instances:
+        if _is_leaving(each):
+            continue
+        generation = int(each.stored["metadata"].get("generation", 0))
+        condition, before = instance_condition(each), conditions_of(each.stored)
+        items = set_conditions(before, (condition,), observed_generation=generation, now=now)
+        old = find_condition(before, condition.type)
+        if old is None or dict(old) != items[0] or _observed_generation(each.stored) != generation:
+            status = {"observedGeneration": generation, "conditions": items}
+            yield WriteReadiness(current=each.stored, status=status, announce=announcements(before, (condition,)))
+
+
+def _status(
+    seen: Observation, wanted: Mapping[str, Mapping[str, Any]], now: datetime
+) -> tuple[dict[str, Any], tuple[Condition, ...]]:
+    generation, before = seen.pool.metadata.generation, conditions_of(seen.stored)
+    instances = instances_condition(seen, tuple(wanted), problem=name_problem(seen))
+    own = (instances, paused_condition(seen.pool))
+    ready = ready_condition(seen, instances)
+    items = set_conditions(before, own if ready is None else (*own, ready), observed_generation=generation, now=now)
+    observed: int | None = generation
+    if ready is None:  # another loop has not seen this generation yet: the old word stands until it has
+        items = sorted([*items, dict(find_condition(before, "Ready") or {})], key=lambda item: str(item["type"]))
+        observed = _observed_generation(seen.stored)
+    status: dict[str, Any] = {"conditions": items, **summary(seen)}
+    if observed is not None:
+        status["observedGeneration"] = observed
+    return status, own if ready is None else (*own, ready)
+
+
+def _pace(seen: Observation, status: Mapping[str, Any]) -> tuple[float, bool]:
+    """Seconds to wait before `status` may be written, and whether it differs from what stands there."""
+    old: Mapping[str, Any] = seen.stored.get("status") or {}
+    mine = {str(item["type"]) for item in status["conditions"]}
+    old_items = [dict(item) for item in old.get("conditions") or () if item.get("type") in mine]
+    fields = set(status) | OWN_FIELDS
+    same = all(old.get(name) == status.get(name) for name in fields - {"conditions"})
+    if same and sorted(old_items, key=lambda item: str(item["type"])) == list(status["conditions"]):
+        return 0.0, False
+    words = [(item["type"], item["status"], item.get("observedGeneration")) for item in status["conditions"]]
+    transition = sorted((i["type"], i["status"], i.get("observedGeneration")) for i in old_items) != sorted(words)
+    return wait_before_write(seen.write_ages, transition=transition), True
+
+
+OWN_FIELDS = frozenset(
+    {"observedGeneration", "replicas", "selector", "instances", "embPercent", "p99Ms", "sloPercent", "strategyInForce"}
+)
+
+
+def _observed_generation(stored: Object) -> int | None:
+    value = (stored.get("status") or {}).get("observedGeneration")
+    return int(value) if value is not None else None

@@ -1,0 +1,85 @@
+"""Carries out the plan of the pool loop. Every write is guarded: by the uid, by the resourceVersion, or by "must not exist yet".
+
+What the API server answers goes into the store at once, so that the next look does not repeat what was just done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from controllers.announce import Announcement
+from controllers.pool.decide import ApplyInstance, DeleteInstance, Plan, WriteReadiness
+from controllers.runtime.loop import Context
+from controllers.runtime.resources import INSTANCES, POOL_LABEL, POOLS, Key, Object, ResourceType, identity, key_of, uid_of
+from crds.reasons import FieldManager
+
+ABSENT = "1"
+"""A resourceVersion that no object has: an apply that carries it creates, or is refused when the name is taken meanwhile."""
+
+
+async def execute(plan: Plan, pool: Object, ctx: Context) -> bool:
+    """Do what the plan says, instances first; returns whether the pool's status was written."""
+    for action in plan.actions:
+        if isinstance(action, ApplyInstance):
+            await _apply_instance(action, pool, ctx)
+        elif isinstance(action, DeleteInstance):
+            await ctx.kube.delete(INSTANCES, Key(key_of(pool).namespace, action.name), uid=action.uid)
+        else:
+            await _write_readiness(action, ctx)
+    if plan.status is None:
+        return False
+    await _write_status(POOLS, pool, plan.status, ctx)
+    _announce(pool, plan.announce, ctx)
+    return True
+
+
+def instance_body(pool: Object, name: str, source: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a GRInstance that the pool loop owns."""
+    where = key_of(pool)
+    body = identity(INSTANCES, Key(where.namespace, name))
+    body["metadata"]["labels"] = {POOL_LABEL: where.name}
+    body["metadata"]["ownerReferences"] = [
+        {"apiVersion": POOLS.api_version, "kind": POOLS.kind, "name": where.name, "uid": uid_of(pool), "controller": True}
+    ]
+    body["spec"] = {"poolRef": where.name, "source": dict(source)}
+    return body
+
+
+async def _apply_instance(action: ApplyInstance, pool: Object, ctx: Context) -> None:
+    body, current = instance_body(pool, action.name, action.source), action.current
+    answer = await ctx.kube.apply(
+        INSTANCES,
+        body,
+        field_manager=FieldManager.POOL,
+        current=current,
+        resource_version=ABSENT if current is None else None,
+        uid=None if current is None else uid_of(current),
+    )
+    ctx.store.upsert(INSTANCES, answer)
+
+
+async def _write_readiness(action: WriteReadiness, ctx: Context) -> None:
+    await _write_status(INSTANCES, action.current, action.status, ctx)
+    _announce(action.current, action.announce, ctx)
+
+
+async def _write_status(resource: ResourceType, current: Object, status: Mapping[str, Any], ctx: Context) -> None:
+    # The instance may have been written a moment ago in this very plan: take the version that the store has by now.
+    latest = ctx.store.get(resource, key_of(current))
+    if latest is None or uid_of(latest) != uid_of(current):
+        return
+    body = {**identity(resource, key_of(current)), "status": dict(status)}
+    answer = await ctx.kube.apply_status(
+        resource,
+        body,
+        field_manager=FieldManager.POOL,
+        current=latest,
+        resource_version=latest["metadata"]["resourceVersion"],
+    )
+    ctx.store.upsert(resource, answer)
+
+
+def _announce(regarding: Object, words: Iterable[Announcement], ctx: Context) -> None:
+    for word in words:
+        ctx.events.emit(regarding, word.level, word.reason, word.note, action="Reconcile", controller="pool")

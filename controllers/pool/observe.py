@@ -1,0 +1,110 @@
+"""What the pool loop looks at: one pool, its instances, and who else holds the names it wants.
+
+Everything comes from the store, so a look costs no request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from controllers.runtime.resources import INSTANCES, POOLS, Key, Object, key_of, uid_of
+from controllers.runtime.store import Store
+from crds import GRInstance, GRServingPool
+
+NAME_LIMIT = 253
+LABEL_LIMIT = 63
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceSeen:
+    """One GRInstance of the pool. `model` is None when this operator cannot read the object."""
+
+    stored: Object
+    model: GRInstance | None
+
+    @property
+    def name(self) -> str:
+        """Name of the object."""
+        return key_of(self.stored).name
+
+    @property
+    def uid(self) -> str:
+        """Its uid."""
+        return uid_of(self.stored)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """The world of one pool.
+
+    Attributes
+    ----------
+    strangers
+        Wanted instance names that exist and belong to somebody else, with a word on whom.
+    predecessors
+        Wanted names still held by instances of a deleted pool of the same name, which the garbage collector removes.
+    write_ages
+        Seconds since the last status writes of the pool, newest first.
+    """
+
+    pool: GRServingPool
+    stored: Object
+    instances: tuple[InstanceSeen, ...]
+    strangers: Mapping[str, str]
+    predecessors: frozenset[str] = frozenset()
+    write_ages: tuple[float, ...] = ()
+
+
+def instance_name(pool: str, entry: str) -> str:
+    """Name of the GRInstance of an external entry."""
+    return f"{pool}-{entry}"
+
+
+def read_instance(stored: Object) -> InstanceSeen:
+    """Parse an instance; an unreadable one is kept as such."""
+    try:
+        return InstanceSeen(stored=stored, model=GRInstance.parse(stored))
+    except ValidationError:
+        return InstanceSeen(stored=stored, model=None)
+
+
+def observe(store: Store, key: Key, *, write_ages: tuple[float, ...]) -> Observation | None:
+    """Read the world of the pool; None when there is no such pool.
+
+    Raises
+    ------
+    pydantic.ValidationError
+        When this operator cannot read the pool.
+    """
+    stored = store.get(POOLS, key)
+    if stored is None:
+        return None
+    pool = GRServingPool.parse(stored)
+    strangers, predecessors = _holders(store, key, pool)
+    return Observation(
+        pool=pool,
+        stored=stored,
+        instances=tuple(read_instance(each) for each in store.owned_by(INSTANCES, stored)),
+        strangers=strangers,
+        predecessors=predecessors,
+        write_ages=write_ages,
+    )
+
+
+def _holders(store: Store, key: Key, pool: GRServingPool) -> tuple[dict[str, str], frozenset[str]]:
+    """Wanted names in other hands: (strangers, names of a predecessor of this pool)."""
+    strangers, predecessors = {}, set()
+    for entry in pool.spec.instances.external or ():
+        name = instance_name(key.name, entry.name)
+        stored = store.get(INSTANCES, Key(key.namespace, name))
+        owners = (stored["metadata"].get("ownerReferences") or ()) if stored is not None else ()
+        if stored is None or any(owner.get("uid") == pool.metadata.uid for owner in owners):
+            continue
+        if any(owner.get("kind") == POOLS.kind and owner.get("name") == key.name for owner in owners):
+            predecessors.add(name)
+        else:
+            strangers[name] = ", ".join(f"{owner.get('kind')} {owner.get('name')}" for owner in owners) or "nobody"
+    return strangers, frozenset(predecessors)

@@ -1,0 +1,58 @@
+"""Sums up the instances of a pool for its status: counts, spread of the split, worst P99, share of good requests.
+
+Only fresh measurements count; where there is none the field is left out. The numbers are sticky (see `controllers.rounding`),
+because the mean of many noisy instances is noisy too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from contract.agent import Enforcement
+from controllers.pool.observe import Observation
+from controllers.pool.readiness import instance_condition
+from controllers.rounding import steady_points, steady_share
+from controllers.runtime.conditions import conditions_of, find_condition
+from controllers.runtime.resources import POOL_LABEL
+from crds import GRInstance
+
+
+def summary(seen: Observation) -> dict[str, Any]:
+    """The status fields of the pool that are not conditions, as the API spells them."""
+    name, published = seen.pool.metadata.name, seen.pool.status
+    models = [each.model for each in seen.instances if each.model is not None]
+    fields: dict[str, Any] = {
+        "replicas": len(seen.instances),
+        "selector": f"{POOL_LABEL}={name}",
+        "instances": _counts(seen, models),
+    }
+    shares = [m.status.split.accepted.emb_percent for m in models if m.status.split and m.status.split.accepted]
+    if shares:
+        old = published.emb_percent.mean if published.emb_percent else None
+        fields["embPercent"] = {"min": min(shares), "mean": steady_points(sum(shares) / len(shares), old), "max": max(shares)}
+    latencies = [m.status.p99_ms for m in models if m.status.p99_ms is not None]
+    if latencies:
+        fields["p99Ms"] = max(latencies, key=float)
+    good = [float(m.status.slo_percent) for m in models if m.status.slo_percent is not None]
+    if good:
+        fields["sloPercent"] = steady_share(sum(good) / len(good), published.slo_percent)
+    strategies = Counter(m.status.strategy_in_force for m in models if m.status.strategy_in_force)
+    if strategies:
+        fields["strategyInForce"] = min(strategies, key=lambda strategy: (-strategies[strategy], strategy))
+    return fields
+
+
+def _counts(seen: Observation, models: list[GRInstance]) -> Mapping[str, int]:
+    ready = sum(instance_condition(each).status == "True" for each in seen.instances)
+    settled = sum(
+        (find_condition(conditions_of(each.stored), "SplitSettled") or {}).get("status") == "True" for each in seen.instances
+    )
+    return {
+        "total": len(seen.instances),
+        "ready": ready,
+        "settled": settled,
+        "unreachable": sum(m.status.agent is not None and not m.status.agent.reachable for m in models),
+        "shadow": sum(m.spec.intent is not None and m.spec.intent.enforcement is Enforcement.SHADOW for m in models),
+    }
