@@ -15,6 +15,8 @@ from contract.histogram import LatencyHistogram
 
 VERSION = "v1"
 PREFIX = "/gr/v1"
+CURSOR_HEADER = "x-gr-cursor"
+LOST_HEADER = "x-gr-lost"
 
 Count = Annotated[int, Meta(ge=0, le=1 << 62)]
 Bytes = Annotated[int, Meta(ge=0, le=1 << 62)]

@@ -8,10 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from contract import engine, http, samples
+from contract.engine import CURSOR_HEADER, LOST_HEADER
 from contract.errors import ProtocolViolation
-
-CURSOR_HEADER = "x-gr-cursor"
-LOST_HEADER = "x-gr-lost"
 
 
 class EngineClient:

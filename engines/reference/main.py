@@ -1,0 +1,134 @@
+"""Console script of the reference engine: read the options, bind the socket, say where on stdout, serve until a signal."""
+
+import argparse
+import asyncio
+import contextlib
+import ipaddress
+import json
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NoReturn
+from urllib.parse import urlsplit
+
+import msgspec
+import uvloop
+from aiohttp import web
+
+from engines.reference.clock import ModelClock
+from engines.reference.options import ConfigError, read_config
+from engines.reference.server import application
+from simulator.core.instance import GRInstanceCore
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of `grfleet-reference-engine`."""
+    options = parser().parse_args(arguments)
+    try:
+        config = read_config(options)
+        core = GRInstanceCore(config, options.seed, start_id=secrets.token_hex(8))
+        if options.warm:
+            core.warm()
+        token = options.token_file.read_text().strip() if options.token_file else None
+        check_listen(options.listen, token)
+    except (ConfigError, ValueError, OSError, msgspec.MsgspecError) as error:
+        fail(str(error))
+    try:
+        uvloop.run(serve(core, options.listen, token))
+    except OSError as error:
+        fail(f"--listen: {error}")
+    finally:
+        if options.listen.startswith("unix:"):
+            Path(options.listen.removeprefix("unix:")).unlink(missing_ok=True)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    line = argparse.ArgumentParser(prog="grfleet-reference-engine", description=__doc__)
+    line.add_argument("--listen", required=True, help="unix:/path/to/socket or http://127.0.0.1:PORT (0 picks a free port)")
+    line.add_argument("--token-file", type=Path, help="bearer token that callers must present; needed beyond loopback")
+    line.add_argument("--config", type=Path, help="JSON file with any of the fields below and the accelerator's constants")
+    line.add_argument("--seed", type=int, default=1, help="seeds the warm start")
+    line.add_argument("--hbm-bytes", type=int, help="pool that the two caches share")
+    line.add_argument("--emb-percent", type=int, help="share of the pool that EMB starts with")
+    line.add_argument("--p99-ms", type=float, help="SLO; an edge of the latency histogram")
+    line.add_argument("--rows-one-in", type=int, help="one embedding row in this many is simulated")
+    line.add_argument("--users-one-in", type=int, help="one user in this many is reported as access sample")
+    line.add_argument("--model", metavar="NAME:VERSION", help="model that the engine says it serves")
+    line.add_argument("--max-split-change-bytes", type=int, help="largest change of embBytes in one revision")
+    line.add_argument("--defer-shrinks-ms", type=float, help="hold every shrink of the KV cache back, for tests of callers")
+    line.add_argument("--warm", action="store_true", help="start with the EMB cache in its steady state")
+    return line
+
+
+def check_listen(listen: str, token: str | None) -> None:
+    """Refuse an address that would be open to others without a token.
+
+    Raises
+    ------
+    ConfigError
+        Says what to change.
+    """
+    if listen.startswith("unix:"):
+        return
+    parts = urlsplit(listen)
+    if parts.scheme != "http" or parts.hostname is None or parts.port is None:
+        raise ConfigError(f"--listen: {listen!r}; use unix:/path or http://127.0.0.1:PORT")
+    with contextlib.suppress(ValueError):
+        if ipaddress.ip_address(parts.hostname).is_loopback:
+            return
+    if not token:
+        raise ConfigError(f"--listen: {parts.hostname} is not a loopback address; give --token-file")
+
+
+async def serve(core: GRInstanceCore, listen: str, token: str | None) -> None:
+    """Serve until SIGTERM or SIGINT; print the address as one JSON line once ready."""
+    runner = web.AppRunner(application(core, ModelClock(time.monotonic), token=token), access_log=None, handle_signals=False)
+    await runner.setup()
+    stopped = asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(name, stopped.set)
+    try:
+        address = await bind(runner, listen)
+        sys.stdout.write(json.dumps({"listen": address, "startId": core.start_id, "emulation": True}) + "\n")
+        sys.stdout.flush()
+        await stopped.wait()
+    finally:
+        await runner.cleanup()
+
+
+async def bind(runner: web.AppRunner, listen: str) -> str:
+    """Open the socket, a Unix one readable by its owner only; return the address in force."""
+    if listen.startswith("unix:"):
+        path = Path(listen.removeprefix("unix:"))
+        await asyncio.to_thread(path.unlink, missing_ok=True)
+        with owner_only():
+            await web.UnixSite(runner, str(path)).start()
+        return listen
+    parts = urlsplit(listen)
+    await web.TCPSite(runner, parts.hostname, parts.port).start()
+    return f"http://{parts.hostname}:{runner.addresses[0][1]}"
+
+
+@contextlib.contextmanager
+def owner_only() -> Iterator[None]:
+    """Create files with mode 0600 inside the block, so that there is no moment at which others could connect."""
+    before = os.umask(0o177)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def fail(message: str) -> NoReturn:
+    """Say on stderr what is wrong and leave with status 2."""
+    sys.stderr.write(f"grfleet-reference-engine: {message}\n")
+    raise SystemExit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""HTTP face of the reference engine: one route a call of the engine contract, bodies decoded and bounded as hostile input.
+
+Everything runs on one event loop, so calls are serialised; a ranking call answers at once with the latency of model time.
+"""
+
+import hmac
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from contract import engine
+from engines.reference.clock import ModelClock
+from engines.reference.metrics import render
+from simulator.core.instance import GRInstanceCore, Refused
+
+MAX_BODY_BYTES = 256 * 1024
+Body = TypeVar("Body", bound=msgspec.Struct)
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_ENCODER = msgspec.json.Encoder()
+_REFUSED_SPLIT = {engine.SplitStatus.STALE, engine.SplitStatus.CONFLICT, engine.SplitStatus.UNSUPPORTED}
+
+
+class ErrorAnswer(engine.Wire, frozen=True, kw_only=True):
+    """Body of every answer that is not the contract's own: what was wrong, naming the field."""
+
+    error: str
+
+
+class EngineServer:
+    """Binds one instance to the routes of the contract."""
+
+    def __init__(self, core: GRInstanceCore, clock: ModelClock) -> None:
+        self._core = core
+        self._clock = clock
+        self._rank_decoder = msgspec.json.Decoder(engine.RankRequest)
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes, all under the contract's prefix, and /metrics."""
+        at = engine.PREFIX
+        return [
+            web.get(f"{at}/describe", self.describe),
+            web.get(f"{at}/observe", self.observe),
+            web.get(f"{at}/samples", self.samples),
+            web.get(f"{at}/ready", self.ready),
+            web.put(f"{at}/split", self.split),
+            web.put(f"{at}/limits", self.limits),
+            web.post(f"{at}/rank", self.rank),
+            web.post(f"{at}/pre-infer", self.pre_infer),
+            web.post(f"{at}/prefetch", self.prefetch),
+            web.post(f"{at}/evict", self.evict),
+            web.post(f"{at}/invalidate", self.invalidate),
+            web.post(f"{at}/drain", self.drain),
+            web.get("/metrics", self.metrics),
+        ]
+
+    async def describe(self, _: web.Request) -> web.Response:
+        return reply(self._core.describe())
+
+    async def observe(self, _: web.Request) -> web.Response:
+        return reply(self._core.observe(self._clock.now_ms()))
+
+    async def samples(self, request: web.Request) -> web.Response:
+        raw = request.query.get("cursor", "0")
+        if not (raw.isascii() and raw.isdigit() and len(raw) <= 19):
+            raise Refused(f"cursor: {raw[:40]!r} is not a non-negative integer")
+        payload, cursor, lost = self._core.samples.read(int(raw))
+        headers = {engine.CURSOR_HEADER: str(cursor), engine.LOST_HEADER: str(lost)}
+        return web.Response(body=payload, content_type="application/octet-stream", headers=headers)
+
+    async def ready(self, _: web.Request) -> web.Response:
+        answer = self._core.ready()
+        return reply(answer, status=200 if answer.ready else 503)
+
+    async def split(self, request: web.Request) -> web.Response:
+        body = await decode(request, engine.SplitRequest)
+        answer = self._core.put_split(body, now_ms=self._clock.now_ms())
+        return reply(answer, status=409 if answer.status in _REFUSED_SPLIT else 200)
+
+    async def limits(self, request: web.Request) -> web.Response:
+        answer = self._core.put_limits(await decode(request, engine.LimitsRequest))
+        return reply(answer, status=409 if answer.status in _REFUSED_SPLIT else 200)
+
+    async def rank(self, request: web.Request) -> web.Response:
+        body = self._rank_decoder.decode(await request.read())
+        answer = self._core.rank(body, self._clock.arrival_ms(body.arrival_ms))
+        self._clock.reached(self._core.clock_ms)
+        return reply(answer)
+
+    async def pre_infer(self, request: web.Request) -> web.Response:
+        body = await decode(request, engine.PreInferRequest)
+        answer = self._core.pre_infer(body, self._clock.arrival_ms(body.arrival_ms))
+        self._clock.reached(self._core.clock_ms)
+        return reply(answer, status=202 if answer.accepted else 429)
+
+    async def prefetch(self, request: web.Request) -> web.Response:
+        return reply(self._core.prefetch((await decode(request, engine.UsersRequest)).user_keys))
+
+    async def evict(self, request: web.Request) -> web.Response:
+        users = (await decode(request, engine.UsersRequest)).user_keys
+        self._core.advance(self._clock.now_ms())
+        return reply(self._core.evict(users))
+
+    async def invalidate(self, request: web.Request) -> web.Response:
+        body = await decode(request, engine.InvalidateRequest)
+        self._core.advance(self._clock.now_ms())
+        return reply(self._core.invalidate(body))
+
+    async def drain(self, _: web.Request) -> web.Response:
+        self._core.advance(self._clock.now_ms())
+        return reply(self._core.drain())
+
+    async def metrics(self, _: web.Request) -> web.Response:
+        body, content_type = render(self._core, self._clock)
+        return web.Response(body=body, headers={"content-type": content_type})
+
+
+def reply(value: msgspec.Struct, *, status: int = 200) -> web.Response:
+    """Return a JSON answer."""
+    return web.Response(body=_ENCODER.encode(value), status=status, content_type="application/json")
+
+
+async def decode(request: web.Request, kind: type[Body]) -> Body:
+    """Return the typed body of a request; msgspec's error names the field that is wrong."""
+    return msgspec.json.decode(await request.read(), type=kind)
+
+
+def errors_as_answers(next_handler: Handler) -> Handler:
+    """Turn what a caller did wrong into an answer that says so, and anything else into a bare 500."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        try:
+            return await next_handler(request)
+        except web.HTTPException as error:
+            return reply(ErrorAnswer(error=error.reason), status=error.status)
+        except (msgspec.ValidationError, msgspec.DecodeError, Refused) as error:
+            return reply(ErrorAnswer(error=str(error)), status=400)
+        except UnicodeDecodeError:
+            return reply(ErrorAnswer(error="body: not UTF-8"), status=400)
+
+    return handle
+
+
+@web.middleware
+async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    return await errors_as_answers(handler)(request)
+
+
+def require_token(token: str) -> Any:
+    """Return a middleware that asks for `Authorization: Bearer <token>`."""
+    expected = f"Bearer {token}".encode()
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        given = request.headers.get("authorization", "").encode("utf-8", "surrogateescape")
+        if not hmac.compare_digest(given, expected):
+            return reply(ErrorAnswer(error="authorization: a bearer token is needed"), status=401)
+        return await handler(request)
+
+    return check
+
+
+def application(core: GRInstanceCore, clock: ModelClock, *, token: str | None = None) -> web.Application:
+    """Return the web application of one engine."""
+    middlewares = [answer_errors] if token is None else [require_token(token), answer_errors]
+    app = web.Application(middlewares=middlewares, client_max_size=MAX_BODY_BYTES)
+    app.add_routes(EngineServer(core, clock).routes())
+    return app
