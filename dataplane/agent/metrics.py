@@ -15,10 +15,13 @@ class AgentMetrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry(auto_describe=True)
-        by_cache = {"labelnames": ("cache",), "registry": registry}
-        self.target = Gauge("grfleet_agent_split_target_bytes", "Bytes the agent wants a cache to have", **by_cache)
-        self.accepted = Gauge("grfleet_agent_split_accepted_bytes", "Limit of a cache in force at the engine", **by_cache)
-        self.used = Gauge("grfleet_agent_split_used_bytes", "Bytes a cache holds", **by_cache)
+
+        def by_cache(name: str, text: str) -> Gauge:
+            return Gauge(name, text, ("cache",), registry=registry)
+
+        self.target = by_cache("grfleet_agent_split_target_bytes", "Bytes the agent wants a cache to have")
+        self.accepted = by_cache("grfleet_agent_split_accepted_bytes", "Limit of a cache in force at the engine")
+        self.used = by_cache("grfleet_agent_split_used_bytes", "Bytes a cache holds")
         self.overage = Gauge("grfleet_agent_split_overage_bytes", "Bytes still above a limit", registry=registry)
         self.backlog = Gauge("grfleet_agent_refill_backlog_bytes", "Bytes that refill still owes", registry=registry)
         self.revision = Gauge("grfleet_agent_split_revision", "Revision of the split in force", registry=registry)
@@ -34,18 +37,27 @@ class AgentMetrics:
             "grfleet_agent_observations_rejected_total", "Observations not used, by reason", ("reason",), registry=registry
         )
         self.samples = Counter("grfleet_agent_samples_total", "Access samples read from the engine", registry=registry)
-        self.samples_lost = Counter("grfleet_agent_samples_lost_total", "Access samples lost before they were read", registry=registry)
-        self.generation = Gauge("grfleet_agent_intent_generation", "Generation of the intent in force, 0 without one", registry=registry)
+        self.samples_lost = Counter(
+            "grfleet_agent_samples_lost_total", "Access samples lost before they were read", registry=registry
+        )
+        self.generation = Gauge(
+            "grfleet_agent_intent_generation", "Generation of the intent in force, 0 without one", registry=registry
+        )
         self.intents = Counter("grfleet_agent_intents_total", "Intents received by verdict", ("status",), registry=registry)
         self.frozen = Gauge("grfleet_agent_frozen", "1 while the agent refuses to move the split", registry=registry)
         self.decide_seconds = Histogram(
             "grfleet_agent_decide_seconds", "Time of one decision, curves included", registry=registry, buckets=_DECIDE_BUCKETS
         )
         self.tick_seconds = Histogram(
-            "grfleet_agent_tick_seconds", "Time of one whole round, engine calls included", registry=registry, buckets=_TICK_BUCKETS
+            "grfleet_agent_tick_seconds",
+            "Time of one whole round, engine calls included",
+            registry=registry,
+            buckets=_TICK_BUCKETS,
         )
-        self.hit = Gauge("grfleet_agent_hit_percent", "Hits per cent of what was asked in the last window", **by_cache)
-        self.p99 = Gauge("grfleet_agent_p99_milliseconds", "P99 latency of the last window on the engine's clock", registry=registry)
+        self.hit = by_cache("grfleet_agent_hit_percent", "Hits per cent of what was asked in the last window")
+        self.p99 = Gauge(
+            "grfleet_agent_p99_milliseconds", "P99 latency of the last window on the engine's clock", registry=registry
+        )
 
     def text(self) -> bytes:
         """Return everything in the Prometheus text format."""

@@ -1,8 +1,8 @@
 """Reads one engine and says how far the reading can be trusted.
 
-Counters are monotone for one startId, so that two readings give a window; a new startId means a new process and therefore a new
-base, never a negative difference. Whatever the contract forbids (NaN, counters that fall, limits above the pool) makes the reading
-untrusted: the caller freezes and the next reading becomes a fresh base.
+Counters are monotone for one startId, so that two readings give a window; a new startId means a new process and therefore a
+new base, never a negative difference. Whatever the contract forbids (NaN, counters that fall, limits above the pool) makes the
+reading untrusted: the caller freezes and the next reading becomes a fresh base.
 """
 
 import math
@@ -72,7 +72,7 @@ class Observer:
         if fault is not None:
             return self._distrust(*fault)
         if self._is_stale(now, base):
-            return NoReading(reason=Freeze.STALE_OBSERVATION, message=f"clockMs stays at {now.clock_ms:.0f}")
+            return NoReading(reason=Freeze.STALE_DATA, message=f"clockMs stays at {now.clock_ms:.0f}")
         seen, self._seen = self._seen, (now.start_id, now.epoch)
         self._base, self._describe = now, describe
         return Reading(
@@ -83,8 +83,12 @@ class Observer:
             emptied=seen is not None and seen != self._seen,
         )
 
-    def _distrust(self, reason: Freeze, message: str) -> NoReading:
+    def forget_base(self) -> None:
+        """Make the next reading a first one: no window reaches back over what is doubtful."""
         self._base = None
+
+    def _distrust(self, reason: Freeze, message: str) -> NoReading:
+        self.forget_base()
         return NoReading(reason=reason, message=message[:1024])
 
     def _is_stale(self, now: Observe, base: Observe | None) -> bool:

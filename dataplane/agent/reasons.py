@@ -1,4 +1,7 @@
-"""Why the agent holds or freezes: the closed list of its own reasons. Reasons of a strategy come from policies.allocation."""
+"""Why the agent holds or freezes: the closed list of its own reasons, and what each reason tells people to do.
+
+Reasons of a strategy are `policies.allocation.types.Reason`; where both lists have a reason, it is the same word.
+"""
 
 import enum
 
@@ -8,10 +11,7 @@ class Hold(enum.StrEnum):
 
     NO_INTENT = "NoIntent"
     PAUSED = "Paused"
-    SHADOW = "Shadow"
     FIRST_READING = "FirstReading"
-    NOT_RESIZABLE = "NotResizable"
-    SETTLING = "Settling"
 
 
 class Freeze(enum.StrEnum):
@@ -22,26 +22,33 @@ class Freeze(enum.StrEnum):
     NOT_A_NUMBER = "NotANumber"
     COUNTERS_WENT_BACK = "CountersWentBack"
     LIMITS_ABOVE_POOL = "LimitsAbovePool"
-    STALE_OBSERVATION = "StaleObservation"
+    STALE_DATA = "StaleData"
     SECOND_WRITER = "SecondWriter"
-    SPLIT_REFUSED = "SplitRefused"
     INTERNAL_ERROR = "InternalError"
 
 
 MESSAGES: dict[str, str] = {
     Hold.NO_INTENT: "no intent was accepted yet; the engine keeps its split. Check that the operator reaches this agent",
     Hold.PAUSED: "the pool is paused; unset spec.paused to go on",
-    Hold.SHADOW: "decisions are recorded and not applied; set the HBMPolicy's enforcement to Active to apply them",
-    Hold.FIRST_READING: "the first reading of this engine process only gives the base for differences",
-    Hold.NOT_RESIZABLE: "the engine says that it cannot resize its caches online",
-    Hold.SETTLING: "a change is still being carried out",
+    Hold.FIRST_READING: "the first reading of a window only gives the base for differences",
     Freeze.ENGINE_UNREACHABLE: "the engine does not answer; check its process and --engine",
     Freeze.ENGINE_GARBAGE: "the engine answered something that the contract does not allow",
     Freeze.NOT_A_NUMBER: "the engine reported NaN or infinity",
     Freeze.COUNTERS_WENT_BACK: "a counter fell without a new startId",
     Freeze.LIMITS_ABOVE_POOL: "the engine reports limits above its own pool",
-    Freeze.STALE_OBSERVATION: "the engine's clock stands still; its figures are old",
+    Freeze.STALE_DATA: "the engine's clock stands still; its figures are too old to act on",
     Freeze.SECOND_WRITER: "somebody else keeps changing the split; only one agent may run beside an engine",
-    Freeze.SPLIT_REFUSED: "the engine refuses split changes",
-    Freeze.INTERNAL_ERROR: "the decision failed; see the log of the agent",
+    Freeze.INTERNAL_ERROR: "a round failed; see the log of the agent",
+    "NotResizable": "the engine says that it cannot resize its caches online, or refused a change as unsupported",
+    "MissingData": "a figure that the decision needs was not measured; nothing moves until it is",
+    "PoolTooSmall": "the pool does not hold two granules; check spec.memory of the GRServingPool",
+    "EngineDeferring": "the engine still uses more than a limit allows; nothing grows before it has caught up",
+    "RefillBacklog": "a grown cache is still being refilled",
+    "Idle": "no requests came in the last interval",
+    "EstimateNotTrusted": "the curves rest on too few or too young samples; the fallback or the last goal holds",
+    "StaticTarget": "the policy's fixed share",
+    "AnchorTarget": "the split with the least predicted P99",
+    "HillStep": "one step to the side where memory saves more time",
+    "HillTop": "no step to either side saves time",
+    "ModelMissing": "no allocator model was delivered; the analytic anchor decides instead",
 }

@@ -68,7 +68,11 @@ class FakeEngine:
     puts: list[SplitRequest] = field(default_factory=list)
     answers: list[SplitStatus] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
-    totals: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("requests", "tokens", "tokens_hit", "rows", "rows_hit", "service", "service_sq", "emb_miss", "kv_miss"), 0.0))
+    totals: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys(
+            ("requests", "tokens", "tokens_hit", "rows", "rows_hit", "service", "service_sq", "emb_miss", "kv_miss"), 0.0
+        )
+    )
     records: list[tuple[int, int, int, int]] = field(default_factory=list)
     lost: int = 0
 

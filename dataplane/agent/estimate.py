@@ -1,0 +1,135 @@
+"""Feeds what the engine sampled and counted to the estimators of the split policy.
+
+Miss-ratio curves rest on hash-sampled accesses, costs on counter differences. The estimators outlive the engine: after a restart
+its clock starts anew, so times are shifted to go on where they were, and what is known about the users stays known. Only another
+sampling rate or another size of rows or tokens starts them over.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from contract.engine import Counters, Describe
+from contract.samples import KIND_EMB, KIND_KV, MAX_BATCH_RECORDS, MAX_SIZE
+from dataplane.agent.observe import Reading
+from dataplane.agent.ports import EnginePort
+from policies.allocation.costs import CostMemory, WorkDelta, costs_of, update_costs
+from policies.allocation.estimator import ReuseTimeEstimator
+from policies.allocation.types import EstimatorView
+
+TABLE_ENTRIES = 1 << 16
+MAX_BATCHES = 4
+PRIOR_ROWS_PER_TOKEN = 1.0
+"""Rows that a missed token asks for again, until the measured slope takes over: one item a token is the common model."""
+
+
+class Estimators:
+    """Curves of both caches and the costs of their misses, on one clock that never goes back."""
+
+    def __init__(self) -> None:
+        self._shape: tuple[int, int, int, int] | None = None
+        self._users = self._rows = ReuseTimeEstimator(sample_rate=1.0, table_entries=8)
+        self._costs = CostMemory()
+        self._cursor: int | None = None
+        self._shift_ms = 0.0
+        self._now_ms = 0.0
+        self.samples = 0
+        self.lost = 0
+
+    async def feed(self, engine: EnginePort, reading: Reading, *, waited_ms: float) -> None:
+        """Read the samples of a window and take them in with the window's counters.
+
+        Parameters
+        ----------
+        waited_ms : float
+            Time since the last reading on the agent's clock; stands for the gap when the engine's clock started anew.
+
+        Raises
+        ------
+        Unreachable, ProtocolViolation
+            As the engine port; nothing was taken in then.
+        """
+        records, lost = await self._read_samples(engine, restarted=reading.restarted)
+        self._begin(reading, waited_ms=waited_ms)
+        if reading.previous is None:
+            return  # samples from before the window have no counters to be weighed against
+        self.samples += len(records)
+        self.lost += lost
+        engine_now_ms, self._now_ms = reading.now.clock_ms, reading.now.clock_ms + self._shift_ms
+        # The correction for unsampled hot keys compares sampled with asked bytes: what got lost must not count as asked.
+        seen_share = len(records) / (len(records) + lost) if lost else 1.0
+        now, before, describe = reading.now.counters, reading.previous.counters, reading.describe
+        kinds = records["kind_size"] >> 30
+        times_ms = np.minimum(records["time_us"] / 1000.0, engine_now_ms) + self._shift_ms
+        tokens = now.kv.tokens_asked - before.kv.tokens_asked
+        rows = now.emb.rows_asked - before.emb.rows_asked
+        for estimator, kind, unit_bytes, asked in (
+            (self._users, KIND_KV, describe.kv_bytes_per_token, tokens),
+            (self._rows, KIND_EMB, describe.emb_row_bytes, rows),
+        ):
+            mine = kinds == kind
+            sizes = (records["kind_size"][mine] & MAX_SIZE).astype(np.float64) * unit_bytes
+            keys = records["key"][mine].astype(np.uint64)
+            estimator.ingest(keys, times_ms[mine], sizes, asked_bytes=asked * unit_bytes * seen_share, now_ms=self._now_ms)
+        self._costs = update_costs(self._costs, work_between(now, before, interval_ms=engine_now_ms - reading.previous.clock_ms))
+
+    def view(self) -> EstimatorView:
+        """Return what the estimators know now."""
+        if self._shape is None:
+            return EstimatorView()
+        emb, kv = self._rows.view(now_ms=self._now_ms), self._users.view(now_ms=self._now_ms)
+        cv2 = kv.size_cv2 if kv is not None else 0.0
+        costs = costs_of(self._costs, kv_size_cv2=cv2, prior_rows_per_kv_miss_token=PRIOR_ROWS_PER_TOKEN)
+        return EstimatorView(emb=emb, kv=kv, costs=costs)
+
+    async def _read_samples(self, engine: EnginePort, *, restarted: bool) -> tuple[NDArray[Any], int]:
+        """Return the records since the last call and how many were lost; a full batch means that more are waiting."""
+        if restarted:
+            self._cursor = None
+        first = self._cursor is None
+        batches: list[NDArray[Any]] = []
+        lost_in_all = 0
+        for _ in range(MAX_BATCHES):
+            batch, self._cursor, lost = await engine.samples(self._cursor or 0)
+            batches.append(batch)
+            lost_in_all += max(0, lost)
+            if len(batch) < MAX_BATCH_RECORDS:
+                break
+        return (batches[0] if len(batches) == 1 else np.concatenate(batches)), 0 if first else lost_in_all
+
+    def _begin(self, reading: Reading, *, waited_ms: float) -> None:
+        """Go on after a restart of the engine: same knowledge, shifted clock; or start over when its units changed."""
+        shape = _shape(reading.describe)
+        if shape != self._shape:
+            self._shape = shape
+            sampling = reading.describe.sampling
+            self._users = ReuseTimeEstimator(sample_rate=1.0 / sampling.users_one_in, table_entries=TABLE_ENTRIES)
+            self._rows = ReuseTimeEstimator(sample_rate=1.0 / sampling.rows_one_in, table_entries=TABLE_ENTRIES)
+            self._costs = CostMemory()
+            self._shift_ms = self._now_ms - reading.now.clock_ms
+        elif reading.restarted:
+            self._shift_ms = self._now_ms + max(waited_ms, 0.0) - reading.now.clock_ms
+
+
+def work_between(now: Counters, before: Counters, *, interval_ms: float) -> WorkDelta:
+    """Return the counter differences of one window of one engine process."""
+    tokens_missed = [c.kv.tokens_asked - c.kv.tokens_hit_hbm for c in (now, before)]
+    rows_missed = [c.emb.rows_asked - c.emb.rows_hit for c in (now, before)]
+    return WorkDelta(
+        interval_ms=interval_ms,
+        requests=now.requests - before.requests,
+        kv_tokens_asked=now.kv.tokens_asked - before.kv.tokens_asked,
+        kv_tokens_missed=tokens_missed[0] - tokens_missed[1],
+        emb_rows_asked=now.emb.rows_asked - before.emb.rows_asked,
+        emb_rows_missed=rows_missed[0] - rows_missed[1],
+        service_ms=now.work_ms.service - before.work_ms.service,
+        service_squared_ms2=now.work_ms.service_squared - before.work_ms.service_squared,
+        emb_miss_ms=now.work_ms.emb_miss - before.work_ms.emb_miss,
+        kv_miss_ms=now.work_ms.kv_miss - before.work_ms.kv_miss,
+    )
+
+
+def _shape(describe: Describe) -> tuple[int, int, int, int]:
+    sampling = describe.sampling
+    return sampling.users_one_in, sampling.rows_one_in, describe.kv_bytes_per_token, describe.emb_row_bytes

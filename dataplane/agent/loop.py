@@ -1,0 +1,300 @@
+"""The split loop of one engine: observe, estimate, decide, drive, again and again.
+
+Each round is one step of a level-triggered loop: it looks at what is in force and needs nothing from the round before but
+estimates and the pace of the move. Faults of the engine end in a freeze with a reason; the loop itself never ends.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+
+from contract.agent import AgentStatus, DecisionsAnswer, Intent, IntentAnswer, IntentStatus
+from contract.engine import Describe
+from contract.errors import ProtocolViolation, Unreachable
+from dataplane.agent import report
+from dataplane.agent.decisions import DecisionRing
+from dataplane.agent.drive import Driven, Driver
+from dataplane.agent.estimate import Estimators
+from dataplane.agent.intent import IntentBook
+from dataplane.agent.metrics import AgentMetrics
+from dataplane.agent.observe import NoReading, Observer, Reading
+from dataplane.agent.ports import EnginePort
+from dataplane.agent.reasons import Freeze
+from dataplane.agent.report import Known, Verdict
+from dataplane.agent.view import blind_observation, observation_of, policy_intent
+from dataplane.agent.window import Window
+from policies.allocation.apply import refill_cap
+from policies.allocation.strategy import decide
+from policies.allocation.types import AllocationState, Decision, Observation
+
+log = logging.getLogger("grfleet.agent")
+
+CALM_READINGS = 3
+DEFAULT_INTERVAL_MS = 1000
+_BOTH_SIDES = frozenset({"emb", "kv"})
+_PASSING = frozenset({Freeze.ENGINE_UNREACHABLE, Freeze.STALE_DATA})
+
+
+class Agent:
+    """One agent: the loop and the face that the HTTP server shows.
+
+    Parameters
+    ----------
+    engine : EnginePort
+    intents : IntentBook
+    start_id : str
+        Names this process; a reader sees by it that sequence numbers started over.
+    wall_s, monotonic_s : callable
+        Unix seconds, for expiry only; seconds of a clock that never goes back, for everything else.
+    """
+
+    def __init__(
+        self,
+        *,
+        engine: EnginePort,
+        intents: IntentBook,
+        start_id: str,
+        wall_s: Callable[[], float],
+        monotonic_s: Callable[[], float],
+    ) -> None:
+        self.decisions = DecisionRing()
+        self.metrics = AgentMetrics()
+        self._engine = engine
+        self._intents = intents
+        self._start_id = start_id
+        self._wall_s = wall_s
+        self._monotonic_s = monotonic_s
+        self._observer = Observer(engine)
+        self._estimators = Estimators()
+        self._driver = Driver(engine)
+        self._window = Window()
+        self._state = AllocationState()
+        self._known = Known()
+        self._observation: Observation | None = None
+        self._distrusted: NoReading | None = None
+        self._calm_left = 0
+        self._read_at_ms: float | None = None
+        self._round_at_s = monotonic_s()
+        self._wake = asyncio.Event()
+
+    # -- the loop ------------------------------------------------------------------------------------------------------------
+
+    @property
+    def interval_ms(self) -> int:
+        """Milliseconds between two rounds, from the intent in force."""
+        held = self._intents.current
+        return held.spec.step.interval_ms if held is not None else DEFAULT_INTERVAL_MS
+
+    async def run(self) -> None:
+        """Go round for ever; ends only by cancellation. A new intent starts the next round at once."""
+        next_at_s = self._monotonic_s()
+        while True:
+            await self.round()
+            now_s = self._monotonic_s()
+            next_at_s = max(next_at_s + self.interval_ms / 1000.0, now_s)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), next_at_s - now_s)
+                next_at_s = self._monotonic_s()
+            self._wake.clear()
+
+    async def round(self) -> None:
+        """Do one round; whatever fails in it is logged, reported as InternalError and tried again in the next."""
+        started_s = self._monotonic_s()
+        try:
+            with self.metrics.tick_seconds.time():
+                await self._round(started_s * 1000.0)
+        except Exception:
+            log.exception("round failed")
+            self._distrust(NoReading(reason=Freeze.INTERNAL_ERROR, message=""))
+            self._known.verdict = report.frozen_verdict(NoReading(reason=Freeze.INTERNAL_ERROR, message=""))
+        self._round_at_s = self._monotonic_s()
+
+    async def _round(self, now_ms: float) -> None:
+        reading = await self._observer.read()
+        if isinstance(reading, Reading):
+            reading = await self._take_in(reading, now_ms)
+        if isinstance(reading, NoReading):
+            self._lose(reading)
+        decision = self._decide(reading, now_ms)
+        verdict = report.verdict(reading, decision, distrusted=self._distrusted, calm_left=self._calm_left)
+        driven = await self._drive(reading, decision, verdict, now_ms)
+        if driven is not None and driven.fault is not None:
+            self._lose(driven.fault)
+            verdict = report.frozen_verdict(driven.fault)
+        self._conclude(reading, decision, verdict, driven)
+
+    async def _take_in(self, reading: Reading, now_ms: float) -> Reading | NoReading:
+        """Feed estimators and window with a reading; the samples that belong to it may still turn out bad."""
+        waited_ms = now_ms - self._read_at_ms if self._read_at_ms is not None else 0.0
+        samples, lost = self._estimators.samples, self._estimators.lost
+        try:
+            await self._estimators.feed(self._engine, reading, waited_ms=waited_ms)
+        except Unreachable as error:
+            self._observer.forget_base()
+            return NoReading(reason=Freeze.ENGINE_UNREACHABLE, message=str(error))
+        except ProtocolViolation as error:
+            self._observer.forget_base()
+            return NoReading(reason=Freeze.ENGINE_GARBAGE, message=str(error))
+        self.metrics.samples.inc(self._estimators.samples - samples)
+        self.metrics.samples_lost.inc(self._estimators.lost - lost)
+        if reading.restarted:
+            self.metrics.engine_starts.inc()
+            log.info(
+                "adopted an engine process", extra={"engineStartId": reading.now.start_id, "split": reading.now.split.revision}
+            )
+        if reading.previous is not None and self._calm_left > 0:
+            self._calm_left -= 1
+        self._window.add(reading.now)
+        self._read_at_ms = now_ms
+        self._known.describe, self._known.split = reading.describe, reading.now.split
+        self._known.start_id, self._known.epoch = reading.now.start_id, reading.now.epoch
+        self._known.reachable, self._known.trouble = True, ""
+        return reading
+
+    def _lose(self, reading: NoReading) -> None:
+        """Note that this round has no figures; what breaks the contract is distrusted for a while, silence is not."""
+        self._known.reachable = reading.reason is not Freeze.ENGINE_UNREACHABLE
+        self._known.trouble = reading.message
+        self.metrics.rejected.labels(reason=reading.reason.value).inc()
+        if reading.reason not in _PASSING:
+            self._distrust(reading)
+
+    def _distrust(self, reading: NoReading) -> None:
+        self._distrusted, self._calm_left = reading, CALM_READINGS
+        self._observer.forget_base()
+        self._window.clear()
+
+    def _decide(self, reading: Reading | NoReading, now_ms: float) -> Decision:
+        """Ask the policy; it also sees rounds without figures, and holds then."""
+        held = self._intents.current
+        if isinstance(reading, Reading):
+            resizable = self._driver.resizable and set(reading.describe.resizable) >= _BOTH_SIDES
+            self._observation = observation = observation_of(
+                reading,
+                usable_bytes=self._usable_bytes(reading.describe),
+                second_writer=self._driver.second_writer,
+                resizable=resizable,
+            )
+        else:
+            observation = blind_observation(
+                reading,
+                self._observation,
+                age_ms=now_ms - self._read_at_ms if self._read_at_ms is not None else None,
+                second_writer=self._driver.second_writer,
+                resizable=self._driver.resizable,
+            )
+        with self.metrics.decide_seconds.time():
+            view = self._estimators.view()
+            decision, self._state = decide(
+                observation, view, policy_intent(held.spec) if held is not None else None, self._state, now_ms
+            )
+        return decision
+
+    async def _drive(self, reading: Reading | NoReading, decision: Decision, verdict: Verdict, now_ms: float) -> Driven | None:
+        """Bring the split towards the target, or only adopt what is in force when nothing may move."""
+        if isinstance(reading, NoReading):
+            return None
+        split, describe = reading.now.split, reading.describe
+        target = decision.target_emb_bytes if verdict.may_drive else None
+        if target is not None and describe.max_split_change_bytes is not None:
+            change = describe.max_split_change_bytes
+            target = min(max(target, split.limits.emb_bytes - change), split.limits.emb_bytes + change)
+        held = self._intents.current
+        refill = held.spec.refill if held is not None else None
+        driven = await self._driver.drive(
+            split,
+            start_id=reading.now.start_id,
+            may_use_bytes=self._usable_bytes(describe),
+            target_emb_bytes=target,
+            refill_bytes_per_second=refill_cap(
+                link_bytes_per_second=describe.link_bytes_per_second,
+                max_link_percent=float(refill.max_link_percent),
+                max_bytes_per_second=refill.max_bytes_per_second,
+            )
+            if refill is not None
+            else 0,
+            now_ms=now_ms,
+        )
+        self._known.split = driven.split
+        for status in driven.statuses:
+            self.metrics.writes.labels(status=status).inc()
+        return driven
+
+    def _usable_bytes(self, describe: Describe) -> int:
+        """What the two caches may share: the intent's figure, never more than the engine's pool."""
+        held = self._intents.current
+        wanted = held.spec.usable_bytes if held is not None else None
+        return describe.pool_bytes if wanted is None else min(wanted, describe.pool_bytes)
+
+    def _conclude(self, reading: Reading | NoReading, decision: Decision, verdict: Verdict, driven: Driven | None) -> None:
+        """Record the round and show it in logs, metrics and status."""
+        before, known = self._known.verdict, self._known
+        known.verdict = verdict
+        if decision.target_emb_bytes is not None:
+            known.target_emb_bytes = decision.target_emb_bytes
+        moved = driven is not None and driven.moved
+        strategy = report.strategy_asked(self._intents.current)
+        # A dead engine must not wash the useful records out of the ring: silence is recorded when it begins.
+        if isinstance(reading, Reading) or verdict.reason != before.reason:
+            self.decisions.append(report.record(reading, decision, verdict, driven, strategy=strategy), inputs=decision.inputs)
+        self.metrics.decisions.labels(strategy=strategy, reason=verdict.reason).inc()
+        report.show(self.metrics, known, self._window.report(), self._intents.current)
+        fields = {"reason": verdict.reason, "detail": verdict.message, "strategy": strategy}
+        if verdict.reason != before.reason:
+            log.log(logging.WARNING if verdict.frozen else logging.INFO, "reason changed", extra=fields)
+        if moved and driven is not None:
+            limits = driven.split.limits
+            log.info("split moved", extra=fields | {"embBytes": limits.emb_bytes, "kvBytes": limits.kv_bytes})
+
+    # -- the face of the HTTP server -------------------------------------------------------------------------------------------
+
+    def offer_intent(self, intent: Intent) -> IntentAnswer:
+        """Judge an intent; an accepted one takes effect in the next round, which starts at once."""
+        answer = self._intents.offer(intent, now_s=self._wall_s())
+        self.metrics.intents.labels(status=answer.status.value).inc()
+        if answer.status is IntentStatus.ACCEPTED:
+            log.info("intent accepted", extra={"uid": answer.uid, "generation": answer.generation})
+            self._driver.forgive()
+            self._wake.set()
+        elif answer.status is not IntentStatus.UNCHANGED:
+            log.warning("intent refused", extra={"verdict": answer.status.value, "why": answer.reason})
+        return answer
+
+    def invalid_intent(self, reason: str) -> IntentAnswer:
+        """Return the verdict on a body that is not an intent at all."""
+        self.metrics.intents.labels(status=IntentStatus.INVALID.value).inc()
+        held = self._intents.current
+        return IntentAnswer(
+            status=IntentStatus.INVALID,
+            uid=held.uid if held else "",
+            generation=held.generation if held else 0,
+            reason=reason[:1024],
+        )
+
+    def status(self) -> AgentStatus:
+        return report.status(
+            self._known,
+            self._window.report() if self._calm_left == 0 else None,
+            self._intents.current,
+            start_id=self._start_id,
+            decisions=self.decisions.last_sequence,
+        )
+
+    def decisions_after(self, sequence: int, *, limit: int) -> DecisionsAnswer:
+        return self.decisions.after(sequence, limit=limit)
+
+    def metrics_text(self) -> bytes:
+        return self.metrics.text()
+
+    def unhealthy(self) -> list[str]:
+        """Name what a restart of the agent might mend: a loop that no longer goes round."""
+        silent_s = self._monotonic_s() - self._round_at_s
+        limit_s = max(10.0, 3.0 * self.interval_ms / 1000.0)
+        return [f"loop: no round for {silent_s:.0f} s"] if silent_s > limit_s else []
+
+    def unready(self) -> list[str]:
+        """Name why the agent cannot do its work now."""
+        if self._known.reachable:
+            return []
+        return [f"engine: {self._known.trouble or 'not observed yet'}"]

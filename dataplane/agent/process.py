@@ -1,0 +1,149 @@
+"""One agent process: reads its files, opens its socket, starts the loop, says where it listens, and ends promptly on SIGTERM."""
+
+import asyncio
+import base64
+import binascii
+import gc
+import json
+import logging
+import os
+import signal
+import stat
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from contract.engine_client import EngineClient
+from dataplane.agent import logs
+from dataplane.agent.intent import IntentBook
+from dataplane.agent.loop import Agent
+from dataplane.agent.server import application
+
+KEY_BYTES = 32
+log = logging.getLogger("grfleet.agent")
+
+
+class ConfigurationError(Exception):
+    """A flag or a file it names cannot be used; the message names the flag."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the command line said; paths are read by `run`."""
+
+    engine: str
+    listen: str
+    intent_key_file: str | None = None
+    instance_uid: str | None = None
+    engine_token_file: str | None = None
+    log_level: str = "info"
+
+
+def run(settings: Settings) -> int:
+    """Run until SIGTERM or SIGINT and return the exit code.
+
+    Raises
+    ------
+    ConfigurationError
+        Before anything is started.
+    """
+    key = read_public_key(settings.intent_key_file) if settings.intent_key_file is not None else None
+    token = _read(settings.engine_token_file, "--engine-token-file").decode().strip() if settings.engine_token_file else None
+    logs.configure(settings.log_level)
+    if key is None:
+        log.warning("intents are accepted without a signature")
+    return asyncio.run(_serve(settings, key=key, token=token))
+
+
+async def _serve(settings: Settings, *, key: bytes | None, token: str | None) -> int:
+    try:
+        engine = EngineClient(settings.engine, token=token, timeout_s=1.0)
+    except ValueError as error:
+        raise ConfigurationError(f"--engine {error}") from error
+    agent = Agent(
+        engine=engine,
+        intents=IntentBook(public_key=key, instance_uid=settings.instance_uid),
+        start_id=f"{os.getpid()}-{time.time_ns():x}",
+        wall_s=time.time,
+        monotonic_s=time.monotonic,
+    )
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    runner = web.AppRunner(application(agent), access_log=None, shutdown_timeout=0.5)
+    async with engine:
+        await runner.setup()
+        try:
+            address = await _listen(runner, settings.listen)
+            gc.freeze()
+            sys.stdout.write(json.dumps({"listen": address, "pid": os.getpid()}) + "\n")
+            sys.stdout.flush()
+            log.info("started", extra={"listen": address, "engine": settings.engine})
+            rounds = asyncio.create_task(agent.run())
+            await asyncio.wait({rounds, asyncio.ensure_future(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
+            rounds.cancel()
+            log.info("stopping", extra={"decisions": agent.decisions.last_sequence})
+        finally:
+            await runner.cleanup()
+    return 0
+
+
+async def _listen(runner: web.AppRunner, listen: str) -> str:
+    """Open the socket and return its address with the real port."""
+    if listen.startswith("unix:"):
+        path = listen.removeprefix("unix:")
+        _remove_dead_socket(Path(path))
+        try:
+            await web.UnixSite(runner, path).start()
+        except OSError as error:
+            raise ConfigurationError(f"--listen {listen}: {error}") from error
+        return listen
+    url = urlsplit(listen)
+    if url.scheme != "http" or url.hostname is None:
+        raise ConfigurationError(f"--listen {listen}: use http://host:port or unix:/path")
+    try:
+        await web.TCPSite(runner, url.hostname, url.port or 0).start()
+    except OSError as error:
+        raise ConfigurationError(f"--listen {listen}: {error}") from error
+    host, port = runner.addresses[0][:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _remove_dead_socket(path: Path) -> None:
+    """Remove what a killed agent left behind; only one agent may run beside an engine."""
+    if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
+        path.unlink()
+
+
+def read_public_key(path: str) -> bytes:
+    """Return the 32 bytes of a key file written raw, in base64 or in hexadecimal.
+
+    Raises
+    ------
+    ConfigurationError
+        When the file cannot be read or is none of the three.
+    """
+    raw = _read(path, "--intent-key")
+    if len(raw) == KEY_BYTES:
+        return raw
+    text = raw.strip()
+    for decode in (bytes.fromhex, lambda line: base64.b64decode(line, validate=True)):
+        try:
+            key = decode(text.decode("ascii"))
+        except (ValueError, binascii.Error):
+            continue
+        if len(key) == KEY_BYTES:
+            return key
+    raise ConfigurationError(f"--intent-key {path}: not a 32-byte Ed25519 public key (raw, base64 or hexadecimal)")
+
+
+def _read(path: str, flag: str) -> bytes:
+    try:
+        return Path(path).read_bytes()[:4096]
+    except OSError as error:
+        raise ConfigurationError(f"{flag} {path}: {error.strerror}") from error
