@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from decimal import Decimal
 from enum import StrEnum
+from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
@@ -38,7 +38,8 @@ GROUP = "grfleet.dev"
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 
-INT64_MAX = 2**63 - 1
+# An API server keeps bounds as doubles: 2^63 - 1 would round up, overflow and refuse every value. 2^62 is exact.
+COUNT_MAX = 2**62
 
 
 def camel(name: str) -> str:
@@ -182,10 +183,11 @@ LabelValue = Annotated[str, StringConstraints(pattern=LABEL_VALUE, max_length=63
 # Numbers. There are no floats in the API: integers, decimal strings and quantities survive every JSON reader unchanged.
 DECIMAL = r"^[0-9]{1,9}(\.[0-9]{1,6})?$"
 PERCENT = r"^(100(\.0{1,3})?|[0-9]{1,2}(\.[0-9]{1,3})?)$"
-QUANTITY = r"^(0|[1-9][0-9]{0,14})(\.[0-9]{1,3})?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$"
+# Below 2^63 in every form, because Kubernetes silently caps a larger quantity, also inside a rule.
+QUANTITY = r"^((0|[1-9][0-9]{0,17})|(0|[1-9][0-9]{0,8})(\.[0-9]{1,3})?(k|M|G|Ki|Mi|Gi)|(0|[1-9][0-9]{0,5})(\.[0-9]{1,3})?(T|Ti))$"
 
 Bool = Annotated[bool, Strict()]
-Int64 = Annotated[int, Strict(), Field(ge=0, le=INT64_MAX, json_schema_extra={"format": "int64"})]
+Int64 = Annotated[int, Strict(), Field(ge=0, le=COUNT_MAX, json_schema_extra={"format": "int64"})]
 Percent = Annotated[int, Strict(), Field(ge=0, le=100)]
 """0 to 100: percent, or percent points of usable HBM where the field says so."""
 Seconds = Annotated[int, Strict(), Field(ge=0, le=86_400)]
@@ -210,12 +212,10 @@ _UNITS = {
     "M": 10**6,
     "G": 10**9,
     "T": 10**12,
-    "P": 10**15,
     "Ki": 2**10,
     "Mi": 2**20,
     "Gi": 2**30,
     "Ti": 2**40,
-    "Pi": 2**50,
 }
 
 
@@ -225,20 +225,20 @@ def parse_quantity(text: str) -> int:
     Raises
     ------
     ValueError
-        When the text is not a non-negative quantity with one of the suffixes k M G T P Ki Mi Gi Ti Pi.
+        When the text is not a non-negative quantity with one of the suffixes k M G T Ki Mi Gi Ti.
     """
-    number = text.rstrip("KkMGTPi")
+    number = text.rstrip("KkMGTi")
     unit = _UNITS.get(text[len(number) :])
     if unit is None or not number or not number.replace(".", "", 1).isdecimal() or not number.isascii():
         raise ValueError(f"not a quantity: {text!r}")
-    return math.ceil(Decimal(number) * unit)
+    return math.ceil(Fraction(number) * unit)
 
 
 def format_quantity(count: int) -> str:
     """The shortest exact binary quantity of a number of bytes: ``format_quantity(40 << 30) == "40Gi"``."""
     if count < 0:
         raise ValueError(f"negative number of bytes: {count}")
-    for suffix in ("Pi", "Ti", "Gi", "Mi", "Ki"):
+    for suffix in ("Ti", "Gi", "Mi", "Ki"):
         if count and count % _UNITS[suffix] == 0:
             return f"{count // _UNITS[suffix]}{suffix}"
     return str(count)
