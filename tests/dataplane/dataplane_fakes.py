@@ -79,6 +79,7 @@ class FakeEngine:
     def __post_init__(self) -> None:
         self.latency = LatencyRecorder(anchor_ms=100.0)
         self._lag = 0
+        self._fallen = 0
 
     # -- what the test does to it -----------------------------------------------------------------------------------------
 
@@ -230,7 +231,9 @@ class FakeEngine:
         if self.fault == "infinite clock":
             return replace(observation, clock_ms=float("inf"))
         if self.fault == "counters fall":
-            return replace(observation, counters=replace(observation.counters, requests=0))
+            self._fallen += 150
+            requests = max(0, observation.counters.requests - self._fallen)
+            return replace(observation, counters=replace(observation.counters, requests=requests))
         if self.fault == "limits above pool":
             limits = PoolBytes(emb_bytes=self.pool_bytes, kv_bytes=1)
             return replace(observation, split=replace(observation.split, limits=limits))

@@ -1,0 +1,358 @@
+"""What the agent does round by round: orders, adoption, faults of the engine, and recovery from each."""
+
+import msgspec
+import pytest
+from dataplane_fakes import GIB
+from dataplane_world import World
+
+from contract.engine import SplitStatus
+from policies.allocation.strategy import decide
+from policies.allocation.types import DecisionInputs
+
+
+async def test_without_an_intent_the_engine_keeps_its_split_and_is_measured(world: World) -> None:
+    await world.rounds(4, emb_hit=0.75)
+    status = world.agent.status()
+    assert (status.reason, status.frozen, status.strategy_in_force) == ("NoIntent", False, "None")
+    assert world.engine.puts == []
+    assert status.emb_hit_percent == pytest.approx(75, abs=0.1)
+    assert status.requests_per_second == pytest.approx(100)
+    assert status.p99_ms is not None
+
+
+async def test_an_intent_moves_the_split_shrink_first_and_settles(world: World) -> None:
+    await world.rounds(2)
+    world.static(30)
+    await world.rounds(4)
+    status = world.agent.status()
+    assert world.emb_percent == pytest.approx(30, abs=1)
+    assert status.split is not None
+    assert status.split.settled
+    assert status.split.target_emb_bytes == status.split.accepted_emb_bytes == world.engine.limits[0]
+    assert world.engine.violations == []
+    shrink, grow = world.engine.puts[:2]
+    assert shrink.kv_bytes == 8 * GIB
+    assert grow.kv_bytes > 8 * GIB
+
+
+async def test_the_split_never_moves_faster_than_the_intent_allows(world: World) -> None:
+    await world.rounds(2)
+    world.static(10, step={"maxPercentPerSecond": 2, "deadbandPercent": 0})
+    before = world.emb_percent
+    for _ in range(5):
+        await world.rounds()
+        assert before - world.emb_percent <= 2.0 + 100 * world.engine.granule_bytes / world.engine.pool_bytes
+        before = world.emb_percent
+    assert world.emb_percent < 45
+
+
+async def test_shadow_records_decisions_and_applies_none(world: World) -> None:
+    await world.rounds(2)
+    world.static(30, enforcement="Shadow")
+    await world.rounds(3)
+    assert world.engine.puts == []
+    last = world.agent.decisions_after(0, limit=400).decisions[-1]
+    assert (last.reason, last.applied) == ("StaticTarget", False)
+    assert last.target_emb_bytes < 8 * GIB
+    assert "shadow" in world.agent.status().message
+
+
+async def test_a_paused_pool_holds_and_goes_on_when_resumed(world: World) -> None:
+    await world.rounds(2)
+    world.static(30, paused=True)
+    await world.rounds(3)
+    assert (world.reason, world.frozen, world.engine.puts) == ("Paused", False, [])
+    world.static(30)
+    await world.rounds(3)
+    assert world.emb_percent == pytest.approx(30, abs=1)
+
+
+async def test_a_learned_strategy_without_a_model_says_so_and_follows_the_anchor(world: World) -> None:
+    world.intend(strategy="Learned")
+    for _ in range(75):
+        world.touch_skewed_users()
+        await world.rounds()
+    last = world.agent.decisions_after(0, limit=400).decisions[-1]
+    assert (last.reason, last.layer, last.strategy) == ("ModelMissing", "Anchor", "Learned")
+    assert world.agent.status().strategy_in_force == "MissRatioCurve"
+
+
+async def test_the_curves_move_the_split_to_the_side_that_needs_it(world: World) -> None:
+    world.intend(strategy="MissRatioCurve")
+    for _ in range(80):
+        world.touch_skewed_users()
+        await world.rounds(requests=400, kv_hit=0.4, emb_hit=0.999)
+    assert world.reason == "AnchorTarget"
+    assert world.emb_percent < 40
+    assert world.engine.violations == []
+
+
+async def test_a_recorded_decision_can_be_decided_again_with_the_same_result(world: World) -> None:
+    world.intend(strategy="MissRatioCurve")
+    for _ in range(70):
+        world.touch_skewed_users()
+        await world.rounds()
+    answer = msgspec.json.decode(msgspec.json.encode(world.agent.decisions_after(0, limit=400)))
+    for record in answer["decisions"][-5:]:
+        inputs = {name: value for name, value in record["inputs"].items() if name != "round"}
+        i = msgspec.convert(inputs, DecisionInputs)
+        again, _ = decide(i.observation, i.view, i.intent, i.state, i.now_ms)
+        assert again.target_emb_bytes == record["targetEmbBytes"]
+        assert again.reason.value == record["reason"]
+
+
+async def test_usable_bytes_of_the_intent_bound_both_limits_together(world: World) -> None:
+    await world.rounds(2)
+    world.static(50, usableBytes=12 * GIB)
+    await world.rounds(6)
+    assert sum(world.engine.limits) <= 12 * GIB
+    assert world.engine.limits[0] == 6 * GIB
+
+
+# -- memory loss ---------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_restarted_agent_adopts_the_split_in_force_and_goes_on(world: World) -> None:
+    await world.rounds(2)
+    world.static(30)
+    await world.rounds(4)
+    revision = world.engine.revision
+    world.agent = world.new_agent()
+    await world.rounds(2)
+    assert world.reason == "NoIntent"
+    assert world.engine.revision == revision
+    world.static(40)
+    await world.rounds(3)
+    assert world.emb_percent == pytest.approx(40, abs=1)
+    assert not {SplitStatus.STALE, SplitStatus.CONFLICT} & set(world.engine.answers)
+
+
+async def test_a_restarted_engine_is_adopted_with_its_lower_revision_and_no_negative_window(world: World) -> None:
+    await world.rounds(2)
+    world.static(30)
+    await world.rounds(4)
+    old_revision = world.engine.revision
+    world.engine.restart()
+    await world.rounds(1)
+    assert world.reason == "FirstReading"
+    assert world.engine.revision == 0 < old_revision
+    await world.rounds(4)
+    status = world.agent.status()
+    assert (status.engine.start_id, status.frozen) == ("start-2", False)
+    assert world.emb_percent == pytest.approx(30, abs=1)
+    assert status.requests_per_second is not None
+    assert status.requests_per_second >= 0
+
+
+async def test_what_is_known_of_the_users_survives_a_restart_of_the_engine(world: World) -> None:
+    world.intend(strategy="MissRatioCurve")
+    for _ in range(75):
+        world.touch_skewed_users()
+        await world.rounds()
+    assert world.reason == "AnchorTarget"
+    world.engine.restart()
+    for _ in range(3):
+        world.touch_skewed_users()
+        await world.rounds()
+    assert world.reason == "AnchorTarget"
+
+
+async def test_emptied_caches_are_noted_and_do_not_stop_the_agent(world: World) -> None:
+    await world.rounds(3)
+    world.static(30)
+    world.engine.epoch = 1
+    await world.rounds(3)
+    assert world.agent.status().engine.epoch == 1
+    assert world.emb_percent == pytest.approx(30, abs=1)
+    records = world.agent.decisions_after(0, limit=400).decisions
+    assert [bool(r.inputs["round"].get("emptied")) for r in records].count(True) == 1
+
+
+# -- the engine's own pace -------------------------------------------------------------------------------------------------------
+
+
+async def test_nothing_grows_while_the_engine_defers(world: World) -> None:
+    world.engine.lag_readings = 3
+    await world.rounds(2)
+    world.static(30)
+    for _ in range(12):
+        await world.rounds()
+        over = world.engine.split_state().overage_bytes
+        if over:
+            assert world.engine.limits[1] <= 16 * GIB - world.engine.used[0]
+    assert SplitStatus.DEFERRED in world.engine.answers
+    assert world.engine.violations == []
+    assert world.emb_percent == pytest.approx(30, abs=1)
+
+
+async def test_an_engine_that_refuses_every_change_is_left_alone_until_a_new_intent(world: World) -> None:
+    world.engine.put_fault = "unsupported"
+    await world.rounds(2)
+    world.static(30)
+    await world.rounds(4)
+    assert world.reason == "NotResizable"
+    asked = len(world.engine.puts)
+    await world.rounds(3)
+    assert len(world.engine.puts) == asked == 1
+    world.engine.put_fault = ""
+    world.static(31)
+    await world.rounds(3)
+    assert world.emb_percent == pytest.approx(31, abs=1)
+
+
+# -- a second writer -----------------------------------------------------------------------------------------------------------
+
+
+async def test_one_foreign_write_is_adopted(world: World) -> None:
+    await world.rounds(2)
+    world.static(30)
+    await world.rounds(3)
+    world.engine.foreign_write(emb_bytes=12 * GIB)
+    await world.rounds(4)
+    assert not world.frozen
+    assert world.emb_percent == pytest.approx(30, abs=1)
+
+
+async def freeze_by_foreign_writes(world: World) -> None:
+    await world.rounds(2)
+    world.static(30)
+    await world.rounds(3)
+    for _ in range(4):
+        world.engine.foreign_write(emb_bytes=12 * GIB)
+        await world.rounds()
+
+
+async def test_repeated_foreign_writes_freeze_the_agent_with_second_writer(world: World) -> None:
+    await freeze_by_foreign_writes(world)
+    await world.rounds()
+    asked = len(world.engine.puts)
+    await world.rounds(5)
+    assert (world.reason, world.frozen) == ("SecondWriter", True)
+    assert len(world.engine.puts) == asked
+    assert "only one agent" in world.agent.status().message
+
+
+async def test_the_agent_thaws_when_foreign_writes_have_stopped_for_a_minute(world: World) -> None:
+    await freeze_by_foreign_writes(world)
+    await world.rounds(70)
+    assert not world.frozen
+    assert world.emb_percent == pytest.approx(30, abs=1)
+
+
+async def test_a_new_intent_thaws_the_agent_at_once(world: World) -> None:
+    await freeze_by_foreign_writes(world)
+    await world.rounds()
+    assert world.frozen
+    world.static(35)
+    await world.rounds(3)
+    assert world.emb_percent == pytest.approx(35, abs=1)
+
+
+async def test_repeated_conflict_answers_freeze_too(world: World) -> None:
+    world.engine.put_fault = "conflict"
+    await world.rounds(2)
+    world.static(30)
+    await world.rounds(6)
+    assert world.reason == "SecondWriter"
+    assert len(world.engine.puts) == 3
+
+
+# -- faults of the data --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("nan", "NotANumber"),
+        ("infinite clock", "NotANumber"),
+        ("garbage", "EngineGarbage"),
+        ("bad samples", "EngineGarbage"),
+        ("counters fall", "CountersWentBack"),
+        ("limits above pool", "LimitsAbovePool"),
+        ("more hits than asked", "EngineGarbage"),
+        ("negative", "EngineGarbage"),
+    ],
+)
+async def test_hostile_figures_freeze_the_split_with_a_reason_and_calm_thaws_it(world: World, fault: str, reason: str) -> None:
+    await world.rounds(3)
+    world.static(30, step={"maxPercentPerSecond": 2, "deadbandPercent": 0})
+    await world.rounds(2)
+    asked, limits = len(world.engine.puts), world.engine.limits
+    world.engine.fault = fault
+    await world.rounds(3)
+    assert (world.reason, world.frozen) == (reason, True)
+    world.engine.fault = ""
+    await world.rounds(2)
+    assert (world.reason, world.frozen) == (reason, True), "one good reading is not enough"
+    assert (len(world.engine.puts), world.engine.limits) == (asked, limits)
+    await world.rounds(5)
+    assert (world.reason, world.frozen) == ("StaticTarget", False)
+    assert world.engine.limits[0] < limits[0]
+
+
+async def test_an_engine_whose_clock_stands_still_is_stale(world: World) -> None:
+    await world.rounds(3)
+    world.static(30)
+    for _ in range(8):
+        world.clock.advance(1)
+        await world.agent.round()
+    assert (world.reason, world.frozen, world.engine.puts) == ("StaleData", True, [])
+    await world.rounds(3)
+    assert world.emb_percent < 50
+
+
+async def test_a_silent_engine_is_waited_for_and_its_silence_is_recorded_once(world: World) -> None:
+    await world.rounds(3)
+    world.static(30)
+    world.engine.reachable = False
+    await world.rounds(5)
+    status = world.agent.status()
+    assert (status.reason, status.frozen, status.engine.reachable) == ("EngineUnreachable", True, False)
+    assert (status.p99_ms, status.emb_hit_percent) == (None, None)
+    assert world.agent.unready()
+    records = world.agent.decisions_after(0, limit=400).decisions
+    assert [r.reason for r in records].count("EngineUnreachable") == 1
+    world.engine.reachable = True
+    await world.rounds(4)
+    assert world.agent.unready() == []
+    assert world.emb_percent == pytest.approx(30, abs=1)
+
+
+async def test_an_engine_that_was_never_there_leaves_figures_missing_and_not_zero(world: World) -> None:
+    world.engine.reachable = False
+    await world.rounds(2)
+    status = world.agent.status()
+    assert status.split is None
+    assert status.requests_per_second is None
+    assert b'grfleet_agent_hit_percent{cache="kv"} NaN' in world.agent.metrics_text()
+
+
+async def test_a_quiet_hour_is_idle_and_moves_nothing(world: World) -> None:
+    world.intend(strategy="MissRatioCurve")
+    await world.rounds(3)
+    asked = len(world.engine.puts)
+    await world.rounds(5, requests=0)
+    assert (world.reason, world.frozen) == ("Idle", False)
+    assert len(world.engine.puts) == asked
+    assert world.agent.status().emb_hit_percent is not None, "the window still reaches back to the requests"
+
+
+async def test_a_failing_round_is_reported_and_the_next_one_works(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    await world.rounds(3)
+    monkeypatch.setattr("dataplane.agent.loop.decide", lambda *_: 1 / 0)
+    await world.rounds()
+    assert (world.reason, world.frozen) == ("InternalError", True)
+    monkeypatch.undo()
+    world.static(30)
+    await world.rounds(8)
+    assert world.emb_percent == pytest.approx(30, abs=1)
+
+
+async def test_lost_samples_are_counted(world: World) -> None:
+    await world.rounds(2)
+    world.touch_skewed_users(keys=10, rows=10)
+    world.engine.lost = 5
+    await world.rounds()
+    text = world.agent.metrics_text().decode()
+    assert "grfleet_agent_samples_total 20.0" in text
+    assert "grfleet_agent_samples_lost_total 5.0" in text
