@@ -5,8 +5,7 @@ the engine's clock. A size is tokens for a user (KV) and 1 for an embedding row.
 always or never sampled, at the rates that `describe` states. The same layout serves the memory-mapped ring.
 """
 
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,34 +31,47 @@ class SampleBuffer:
     """Bounded ring of records on the engine's side; a reader that falls behind is told how many it lost."""
 
     def __init__(self, *, capacity: int = MAX_BATCH_RECORDS) -> None:
-        self._records: deque[tuple[int, int, int]] = deque(maxlen=capacity)
+        self._records = np.zeros(capacity, dtype=RECORD)
+        self._kind_sizes, self._keys = self._records["kind_size"], self._records["key"]
+        self._times = self._records["time_us"]
         self._next = 0
 
     def append(self, *, kind: int, size: int, key: int, time_us: int) -> None:
-        self._records.append(((kind << 30) | min(size, MAX_SIZE), key, time_us))
+        place = self._next % len(self._records)
+        self._kind_sizes[place] = (kind << 30) | min(size, MAX_SIZE)
+        self._keys[place] = key
+        self._times[place] = time_us
         self._next += 1
 
-    def extend(self, *, kind: int, size: int, keys: Iterable[int], time_us: int) -> None:
+    def extend(self, *, kind: int, size: int, keys: Sequence[int] | NDArray[np.uint64], time_us: int) -> None:
         """Append one record for each key, all of one kind, size and time."""
-        kind_size = (kind << 30) | min(size, MAX_SIZE)
-        for key in keys:
-            self._records.append((kind_size, key, time_us))
-            self._next += 1
+        array = np.asarray(keys, dtype=np.uint64)
+        capacity = len(self._records)
+        skipped = max(0, len(array) - capacity)
+        self._next += skipped
+        array = array[skipped:]
+        while len(array):
+            place = self._next % capacity
+            run = min(len(array), capacity - place)
+            self._kind_sizes[place : place + run] = (kind << 30) | min(size, MAX_SIZE)
+            self._keys[place : place + run] = array[:run]
+            self._times[place : place + run] = time_us
+            self._next += run
+            array = array[run:]
 
     def read(self, cursor: int) -> tuple[bytes, int, int]:
         """Return (packed records after `cursor`, next cursor, records lost between the two)."""
-        oldest = self._next - len(self._records)
+        capacity = len(self._records)
+        oldest = max(0, self._next - capacity)
         if not 0 <= cursor <= self._next:
             cursor = oldest
         lost = max(0, oldest - cursor)
         start = max(cursor, oldest)
-        wanted = min(self._next - start, MAX_BATCH_RECORDS)
-        out = np.empty(wanted, dtype=RECORD)
-        skip = start - oldest
-        for row in range(wanted):
-            kind_size, key, time_us = self._records[skip + row]
-            out[row] = ((start + row) & 0xFFFF_FFFF, kind_size, key, time_us)
-        return out.tobytes(), start + wanted, lost
+        stop = min(self._next, start + MAX_BATCH_RECORDS)
+        sequence = np.arange(start, stop, dtype=np.int64)
+        out = self._records[sequence % capacity]
+        out["sequence"] = sequence & 0xFFFF_FFFF
+        return out.tobytes(), stop, lost
 
 
 def unpack(payload: bytes) -> NDArray[np.void]:

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from contract import engine
 from contract.histogram import LatencyRecorder
@@ -327,13 +328,13 @@ class GRInstanceCore:
         ratio = self._miss_ratio.update(misses=sampled_misses, expected=asked / one_in)
         return binomial(asked, ratio, seed=seed ^ _NOISE_STREAM)
 
-    def _report(self, key: CacheKey, tokens: int, touched: "np.typing.NDArray[np.int64]") -> None:
+    def _report(self, key: CacheKey, tokens: int, touched: NDArray[np.int64]) -> None:
         sampling, time_us = self.config.sampling, int(self.clock_ms * 1e3)
         user = sample_key(key[0])
         if is_sampled(user, sampling.users_one_in):
             self.samples.append(kind=KIND_KV, size=tokens, key=user, time_us=time_us)
         keys = sampled_row_keys(touched.astype(np.uint64), sampling.rows_one_in)
-        self.samples.extend(kind=KIND_EMB, size=1, keys=keys.tolist(), time_us=time_us)
+        self.samples.extend(kind=KIND_EMB, size=1, keys=keys, time_us=time_us)
 
     def _rows_of(self, tokens: int, per_token: int) -> int:
         rows = tokens * per_token
