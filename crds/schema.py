@@ -128,6 +128,9 @@ def _structural(raw: Schema, definitions: Mapping[str, Schema], path: str, model
 
 
 def _require_bounds(schema: Schema, path: str) -> None:
+    for limit in ("minimum", "maximum"):
+        if limit in schema and int(float(schema[limit])) != schema[limit]:
+            raise NotStructural(f"{path}: {limit} {schema[limit]} is no double, as which the API server keeps it")
     bound = {"array": "maxItems", "string": "maxLength", "integer": "maximum"}.get(schema["type"])
     if schema["type"] == "object" and "additionalProperties" in schema:
         bound = "maxProperties"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from pydantic import Field, create_model
@@ -132,6 +132,13 @@ class _Tuple(ApiModel):
     """A value."""
 
 
+class _Inexact(ApiModel):
+    """A model with a bound that a double cannot hold."""
+
+    value: Annotated[int, Field(ge=0, le=2**63 - 1)]
+    """A value."""
+
+
 class _Silent(ApiModel):
     """A model with a field that has no text."""
 
@@ -145,6 +152,7 @@ class _Silent(ApiModel):
         (_Union, "a union"),
         (_Unbounded, "maxLength is missing"),
         (_Tuple, "prefixItems"),
+        (_Inexact, "is no double"),
         (_Silent, "a field without a text"),
     ],
 )
