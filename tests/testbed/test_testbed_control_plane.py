@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import httpx
 import pytest
@@ -89,10 +90,49 @@ def test_two_run_at_once_and_data_survives_restarts_of_the_api_server(kube_api: 
         assert client.get("/api/v1/namespaces/default/configmaps/kept").is_success
         second.restart_api_server()
         assert client.get("/api/v1/namespaces/default/configmaps/kept").is_success
+        client.post("/api/v1/namespaces", json={"metadata": {"name": "late"}}).raise_for_status()
+        account = "/api/v1/namespaces/late/serviceaccounts/default"
+        assert eventually(lambda: client.get(account).is_success), "the controllers did not survive"
     assert not second.directory.exists()
 
 
-def test_a_component_that_does_not_start_is_reported_with_its_log_and_nothing_stays(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_the_garbage_collector_knows_new_kinds_at_once_after_its_restart(
+    control_plane: ControlPlane, kube_api: httpx.Client, namespace: str
+) -> None:
+    group = f"{namespace}.example.com"
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    definition = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"things.{group}"},
+        "spec": {
+            "group": group,
+            "names": {"plural": "things", "singular": "thing", "kind": "Thing", "listKind": "ThingList"},
+            "scope": "Namespaced",
+            "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
+        },
+    }
+    definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    kube_api.post(definitions, json=definition).raise_for_status()
+    things = f"/apis/{group}/v1/namespaces/{namespace}/things"
+    try:
+        assert eventually(lambda: kube_api.get(things).is_success)
+        control_plane.restart_controller_manager()
+        head = {"apiVersion": f"{group}/v1", "kind": "Thing"}
+        owner = kube_api.post(things, json={**head, "metadata": {"name": "owner"}}).raise_for_status().json()
+        reference = {**head, "name": "owner", "uid": owner["metadata"]["uid"]}
+        dependant = {**head, "metadata": {"name": "dependant", "ownerReferences": [reference]}}
+        kube_api.post(things, json=dependant).raise_for_status()
+
+        kube_api.delete(f"{things}/owner").raise_for_status()
+
+        gone = f"{things}/dependant"
+        assert eventually(lambda: kube_api.get(gone).status_code == httpx.codes.NOT_FOUND, timeout_seconds=15)
+    finally:
+        kube_api.delete(f"{definitions}/things.{group}")
+
+
+def test_a_component_that_does_not_start_is_reported_with_its_log_and_nothing_stays(tmp_path: Path) -> None:
     broken = ControlPlane(tmp_path / "cp", api_server_flags=["--no-such-flag=1"])
 
     with pytest.raises(ControlPlaneError, match="no-such-flag"):
