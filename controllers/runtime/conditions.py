@@ -6,15 +6,15 @@ when ``status`` does, so that a steady state is written once.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from crds.reasons import check_condition
+
 Status = Literal["True", "False", "Unknown"]
 
-_REASON = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
 _LONGEST_MESSAGE = 1024
 
 
@@ -24,9 +24,9 @@ class Condition:
 
     Raises
     ------
-    ValueError
-        If the reason is not one CamelCase word of at most 128 characters. Long messages are cut instead, because they
-        can contain text from elsewhere.
+    KeyError, ValueError
+        If ``crds.reasons`` does not list the reason for that type and status. Long messages are cut instead, because
+        they can contain text from elsewhere.
     """
 
     type: str
@@ -35,8 +35,7 @@ class Condition:
     message: str = ""
 
     def __post_init__(self) -> None:
-        if not _REASON.fullmatch(self.reason) or len(self.reason) > 128:
-            raise ValueError(f"condition {self.type}: reason {self.reason!r} is not a CamelCase word")
+        check_condition(self.type, self.status, self.reason)
         if len(self.message) > _LONGEST_MESSAGE:
             object.__setattr__(self, "message", self.message[: _LONGEST_MESSAGE - 1] + "…")
 

@@ -15,6 +15,7 @@ Object = Mapping[str, Any]
 GROUP = "grfleet.dev"
 VERSION = "v1alpha1"
 POOL_LABEL = f"{GROUP}/pool"
+"""Label on everything that belongs to a pool: its name."""
 
 
 class Key(NamedTuple):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from controllers.runtime.resources import POOL_LABEL, Key, Object, ResourceType, key_of, uid_of
+from controllers.runtime.resources import Key, Object, ResourceType, key_of, uid_of
 
 _logger = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ Indexer = Callable[[Object], Iterable[Hashable]]
 BY_OWNER = "owner"
 """Index of every resource: uid of each owner reference."""
 BY_POOL = "pool"
-"""Index of every resource: Key of the pool named by the label ``grfleet.dev/pool``."""
+"""Index of every resource: Key of the pool that ``spec.poolRef`` names."""
 
 
 class EventType(StrEnum):
@@ -97,7 +97,7 @@ class Store:
         return self.by_index(resource, BY_OWNER, uid_of(owner))
 
     def of_pool(self, resource: ResourceType, pool: Key) -> list[Object]:
-        """Objects of ``resource`` that carry the pool's label."""
+        """Objects of ``resource`` whose ``spec.poolRef`` names the pool."""
         return self.by_index(resource, BY_POOL, pool)
 
     def count(self, resource: ResourceType) -> int:
@@ -265,5 +265,5 @@ def _owners(obj: Object) -> Iterable[Hashable]:
 
 
 def _pool(obj: Object) -> Iterable[Hashable]:
-    name = (obj["metadata"].get("labels") or {}).get(POOL_LABEL)
+    name = (obj.get("spec") or {}).get("poolRef")
     return [Key(obj["metadata"].get("namespace", ""), name)] if name else ()
