@@ -1,0 +1,24 @@
+"""`python -m bench NAME [--quick] [--json]`; NAME `all` runs every benchmark."""
+
+import argparse
+
+import bench.decision
+import bench.operator
+
+BENCHMARKS = {"decision": bench.decision.run, "operator": bench.operator.run}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("name", choices=[*BENCHMARKS, "all"])
+    parser.add_argument("--quick", action="store_true", help="under 60 s; saves nothing")
+    parser.add_argument("--json", action="store_true", help="last line of stdout is one JSON array")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    for name, run in BENCHMARKS.items():
+        if options.name in (name, "all"):
+            run(quick=options.quick, as_json=options.json, seed=options.seed)
+
+
+if __name__ == "__main__":
+    main()
