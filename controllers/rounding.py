@@ -39,11 +39,6 @@ def steady_share(value_percent: float | None, published: str | None) -> str | No
     return _plain(min(100.0, max(0.0, value_percent)), 0.1)
 
 
-def steady_bytes(value: int, published: int | None, *, resolution: int) -> int:
-    """Bytes as measured, or `published` while `value` is within `resolution` bytes of it."""
-    return published if published is not None and abs(value - published) < resolution else value
-
-
 def _second_digit(value: float) -> float:
     """The weight of the second significant digit, not below a microsecond's worth of milliseconds."""
     return float(10.0 ** (math.floor(math.log10(value)) - 1)) if value > 0.01 else 0.001

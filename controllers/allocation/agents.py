@@ -1,0 +1,141 @@
+"""Asks agents and hands them intents: one client an address, a short memory of what each said, and a polite rhythm.
+
+An agent is asked every ten seconds, at once when there is reason to, and less and less often while it does not answer. How
+many are asked at the same time is bounded by the workers of the loop. Looking is cheap in between: the last sighting is
+returned.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from contract.agent import AgentStatus, Intent, IntentAnswer
+from contract.agent_client import AgentClient
+from contract.errors import ProtocolViolation, Unreachable
+from controllers.allocation.sightings import Answered, Garbled, Sighting, Silent
+from controllers.runtime.clock import Clock
+
+POLL_SECONDS = 10.0
+SECOND_ATTEMPT_SECONDS = 1.0
+LONGEST_SECONDS = 60.0
+JITTER = 0.1
+TIMEOUT_SECONDS = 2.0
+CLIENTS_KEPT = 2048
+
+
+class AgentPort(Protocol):
+    """The two calls of the agent contract that the loop makes; `contract.agent_client.AgentClient` is the real one."""
+
+    async def status(self) -> AgentStatus: ...
+
+    async def put_intent(self, intent: Intent) -> IntentAnswer: ...
+
+    async def aclose(self) -> None: ...
+
+
+@dataclass(slots=True)
+class _Record:
+    url: str
+    sighting: Sighting | None = None
+    failures: int = 0
+    next_s: float = float("-inf")
+
+
+class Agents:
+    """All agents that this process talks to, by GRInstance uid."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        connect: Callable[[str], AgentPort] = lambda url: AgentClient(url, timeout_s=TIMEOUT_SECONDS),
+    ) -> None:
+        self._clock = clock
+        self._rng = rng
+        self._connect = connect
+        self._clients: OrderedDict[str, AgentPort] = OrderedDict()
+        self._records: dict[str, _Record] = {}
+
+    async def look(self, uid: str, url: str) -> Sighting:
+        """The last sighting, renewed if it is time; never raises for what an agent does."""
+        record = self._record(uid, url)
+        if record.sighting is None or self._clock.monotonic() >= record.next_s:
+            await self._ask(record)
+        assert record.sighting is not None
+        return record.sighting
+
+    async def push(self, uid: str, url: str, intent: Intent) -> IntentAnswer | None:
+        """Hand over an intent and have the agent asked again at once; None when it did not answer as it should."""
+        record = self._record(uid, url)
+        try:
+            client = await self._client(url)
+            answer = await client.put_intent(intent)
+        except Unreachable as error:
+            self._missed(record, str(error))
+            return None
+        except ProtocolViolation as error:
+            self._note(record, Garbled(why=str(error)), POLL_SECONDS)
+            return None
+        record.next_s = self._clock.monotonic()
+        return answer
+
+    def seconds_to_next(self, uid: str) -> float:
+        """Seconds until the agent should be looked at again."""
+        record = self._records.get(uid)
+        return 0.0 if record is None else max(0.0, record.next_s - self._clock.monotonic())
+
+    def hurry(self, uid: str, *, seconds: float) -> None:
+        """Look again no later than in so many seconds, for instance to see where a new intent leads."""
+        record = self._records.get(uid)
+        if record is not None:
+            record.next_s = min(record.next_s, self._clock.monotonic() + seconds)
+
+    def forget(self, uid: str) -> None:
+        """The instance is gone."""
+        self._records.pop(uid, None)
+
+    def forget_all(self) -> None:
+        """Trust no earlier sighting: this process leads anew."""
+        self._records.clear()
+
+    def _record(self, uid: str, url: str) -> _Record:
+        record = self._records.get(uid)
+        if record is None or record.url != url:
+            record = self._records[uid] = _Record(url)
+        return record
+
+    async def _ask(self, record: _Record) -> None:
+        try:
+            client = await self._client(record.url)
+            status = await client.status()
+        except Unreachable as error:
+            self._missed(record, str(error))
+        except ProtocolViolation as error:
+            self._note(record, Garbled(why=str(error)), POLL_SECONDS)
+        else:
+            self._note(record, Answered(status=status), POLL_SECONDS)
+
+    def _missed(self, record: _Record, why: str) -> None:
+        failures = record.failures + 1
+        wait = SECOND_ATTEMPT_SECONDS if failures == 1 else min(LONGEST_SECONDS, POLL_SECONDS * 2.0 ** min(failures - 2, 6))
+        self._note(record, Silent(why=why, failures=failures), wait)
+        record.failures = failures
+
+    def _note(self, record: _Record, sighting: Sighting, wait_seconds: float) -> None:
+        record.sighting, record.failures = sighting, 0
+        record.next_s = self._clock.monotonic() + wait_seconds * self._rng.uniform(1.0 - JITTER, 1.0 + JITTER)
+
+    async def _client(self, url: str) -> AgentPort:
+        client = self._clients.get(url)
+        if client is None:
+            client = self._clients[url] = self._connect(url)
+        self._clients.move_to_end(url)
+        while len(self._clients) > CLIENTS_KEPT:
+            _, oldest = self._clients.popitem(last=False)
+            await oldest.aclose()
+        return client

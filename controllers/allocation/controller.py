@@ -1,0 +1,56 @@
+"""The allocation loop as the runtime sees it: which events concern which instance, and one reconcile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from controllers.allocation.agents import Agents
+from controllers.allocation.decide import decide
+from controllers.allocation.execute import execute
+from controllers.allocation.memory import Memory
+from controllers.allocation.observe import BY_UID, observe, uid_index
+from controllers.allocation.wake import instances_for
+from controllers.runtime.controller import DONE, Result
+from controllers.runtime.loop import Context
+from controllers.runtime.resources import HBM_POLICIES, INSTANCES, POOLS, Key
+from controllers.runtime.store import Store, WatchEvent
+from controllers.signing_key import SigningKey
+
+
+class AllocationLoop:
+    """Keyed by instance; the field manager grfleet-allocation."""
+
+    name = "allocation"
+    keyed_by = INSTANCES
+    watches = (INSTANCES, POOLS, HBM_POLICIES)
+
+    def __init__(self, key: SigningKey) -> None:
+        self._key = key
+        self._memory = Memory()
+        self._agents: Agents | None = None
+
+    def keys_for(self, event: WatchEvent, store: Store) -> Iterable[Key]:
+        """See `wake.instances_for`."""
+        return instances_for(event, store)
+
+    async def start(self, ctx: Context) -> None:
+        """Begin a term of leadership without memories of an earlier one."""
+        ctx.store.add_index(INSTANCES, BY_UID, uid_index)
+        self._key.forget()
+        self._memory = Memory()
+        if self._agents is None:
+            self._agents = Agents(clock=ctx.clock, rng=ctx.rng)
+        self._agents.forget_all()
+
+    async def reconcile(self, key: Key, ctx: Context) -> Result | None:
+        """Observe, decide, execute; come back when the agent is to be asked again."""
+        assert self._agents is not None, "the runtime calls start first"
+        agents, memory = self._agents, self._memory
+        seen = await observe(ctx, key, agents, memory)
+        if seen is None:
+            for uid in memory.forget(key):
+                agents.forget(uid)
+            return DONE
+        plan, uid = decide(seen, ctx.clock.now()), seen.instance.metadata.uid
+        await execute(plan, seen, agents, memory, self._key, ctx)
+        return Result(min(agents.seconds_to_next(uid), plan.requeue_after or 60.0))

@@ -1,0 +1,86 @@
+"""What to do for an instance, as a pure function: write its intent, push it to the agent, say how things stand.
+
+An intent is first written and only pushed once the API server has numbered it. The agent's own split is never touched from
+here: an agent that does not answer goes on with what it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from controllers.allocation.intent import wanted_intent
+from controllers.allocation.observe import Observation
+from controllers.allocation.report import status_of
+from controllers.allocation.sightings import Answered, Silent
+from controllers.allocation.verdicts import holds_intent
+from controllers.announce import Announcement, announcements
+from controllers.pace import wait_before_write
+from controllers.runtime.conditions import conditions_of
+from controllers.runtime.resources import Object
+
+REPEAT_SECONDS = 5.0
+"""An intent that was refused, or taken and lost again, is handed over anew after this time at the earliest."""
+OWN_CONDITIONS = frozenset({"PolicyHealthy", "SplitSettled"})
+OWN_FIELDS = ("split", "strategyInForce", "reason", "caches", "p99Ms", "sloPercent", "agent")
+UNTIMED_FIELDS = ("message", "lastObservedTime")
+"""Written along with the others and never a cause to write."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Push:
+    """Hand this intent to the agent: the one that stands in the instance, under its generation."""
+
+    generation: int
+    spec: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to carry out; None everywhere means that all is as it should be."""
+
+    intent: Mapping[str, Any] | None = None
+    push: Push | None = None
+    status: Mapping[str, Any] | None = None
+    announce: tuple[Announcement, ...] = ()
+    requeue_after: float | None = None
+
+
+def decide(seen: Observation, now: datetime) -> Plan:
+    """Choose for what was seen."""
+    wanted = wanted_intent(seen.pool, seen.instance, seen.stored_intent, seen.policy)
+    if wanted is not None and wanted != seen.stored_intent:
+        return Plan(intent=wanted)  # the write brings us back with the new generation
+    push = _push(seen)
+    if push is not None and seen.push_age is None:
+        return Plan(push=push)  # the agent's answer is worth more than what it said before
+    if isinstance(seen.sighting, Silent) and seen.sighting.failures == 1:
+        return Plan()  # one missed call proves nothing; it is repeated at once
+    status, conditions = status_of(seen, now)
+    if not _differs(seen.stored, status):
+        return Plan(push=push)
+    wait = wait_before_write(seen.write_ages)
+    if wait:
+        return Plan(push=push, requeue_after=wait)
+    return Plan(push=push, status=status, announce=announcements(conditions_of(seen.stored), conditions))
+
+
+def _push(seen: Observation) -> Push | None:
+    if seen.stored_intent is None or not isinstance(seen.sighting, Answered) or seen.holder is not None:
+        return None
+    status, metadata = seen.sighting.status, seen.instance.metadata
+    if holds_intent(seen, status) or (seen.push_age is not None and seen.push_age < REPEAT_SECONDS):
+        return None
+    if status.uid == metadata.uid and status.generation > metadata.generation:
+        return None  # what we read is older than what the agent holds; the watch will catch up
+    return Push(generation=metadata.generation, spec=seen.stored_intent)
+
+
+def _differs(stored: Object, status: Mapping[str, Any]) -> bool:
+    old: Mapping[str, Any] = stored.get("status") or {}
+    if any(old.get(name) != status.get(name) for name in OWN_FIELDS):
+        return True
+    items = [dict(item) for item in old.get("conditions") or () if item.get("type") in OWN_CONDITIONS]
+    return sorted(items, key=lambda item: str(item["type"])) != list(status["conditions"])

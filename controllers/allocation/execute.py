@@ -1,0 +1,87 @@
+"""Carries out the plan of the allocation loop: the intent into the object, the signed intent to the agent, its word into status.
+
+The generation that the API server gave the intent is what the agent orders by, so a late push of a former leader changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from contract import signing
+from contract.agent import Intent, IntentAnswer, IntentStatus
+from controllers.allocation.agents import Agents
+from controllers.allocation.decide import Plan, Push
+from controllers.allocation.memory import Memory, Pushed, Refusal
+from controllers.allocation.observe import Observation
+from controllers.runtime.loop import Context
+from controllers.runtime.resources import INSTANCES, Object, identity, key_of, uid_of
+from controllers.signing_key import SigningKey
+from crds.reasons import FieldManager
+
+ACCEPTANCE_SECONDS = 600
+"""An intent must be accepted within this time of being signed; once accepted it holds until replaced."""
+FOLLOW_UP_SECONDS = 3.0
+"""How soon after a new intent the agent is asked where it leads."""
+TAKEN = frozenset({IntentStatus.ACCEPTED, IntentStatus.UNCHANGED})
+
+
+async def execute(plan: Plan, seen: Observation, agents: Agents, memory: Memory, signing_key: SigningKey, ctx: Context) -> None:
+    """Do what the plan says and remember what must not be repeated too soon."""
+    key = key_of(seen.stored)
+    if plan.intent is not None:
+        await _write_intent(seen.stored, plan.intent, ctx)
+    if plan.status is not None:
+        await _write_status(seen.stored, plan, ctx)
+        memory.wrote(key, now_s=ctx.clock.monotonic())
+    if plan.push is not None:
+        memory.pushed(key, await _push(seen, plan.push, agents, signing_key, ctx))
+    elif seen.push_age is not None and seen.push_age < FOLLOW_UP_SECONDS:
+        agents.hurry(seen.instance.metadata.uid, seconds=FOLLOW_UP_SECONDS)
+
+
+async def _write_intent(stored: Object, intent: Mapping[str, Any], ctx: Context) -> None:
+    """Apply spec.intent to exactly this instance."""
+    body = {**identity(INSTANCES, key_of(stored)), "spec": {"intent": dict(intent)}}
+    answer = await ctx.kube.apply(INSTANCES, body, field_manager=FieldManager.ALLOCATION, current=stored, uid=uid_of(stored))
+    ctx.store.upsert(INSTANCES, answer)
+
+
+async def _push(seen: Observation, what: Push, agents: Agents, key: SigningKey, ctx: Context) -> Pushed | None:
+    """Sign the intent and hand it over; None when the agent did not answer."""
+    ctx.fence.check()  # agents have no resourceVersion to refuse a former leader by; the generation does the rest
+    now_s = int(ctx.clock.now().timestamp())
+    intent = Intent(
+        uid=seen.instance.metadata.uid,
+        generation=what.generation,
+        issued=now_s,
+        expires=now_s + ACCEPTANCE_SECONDS,
+        spec=dict(what.spec),
+    )
+    signed = signing.sign(intent, await key.private(ctx))
+    answer = await agents.push(seen.instance.metadata.uid, seen.instance.spec.source.agent_url, signed)
+    if answer is None:
+        return None
+    if answer.status is IntentStatus.FORGED:
+        key.forget()  # perhaps the Secret was replaced while we led
+    return Pushed(generation=what.generation, at_s=ctx.clock.monotonic(), refusal=_refusal(answer))
+
+
+async def _write_status(stored: Object, plan: Plan, ctx: Context) -> None:
+    """Apply the loop's part of the status, guarded by the version that was read."""
+    assert plan.status is not None
+    body = {**identity(INSTANCES, key_of(stored)), "status": dict(plan.status)}
+    answer = await ctx.kube.apply_status(
+        INSTANCES,
+        body,
+        field_manager=FieldManager.ALLOCATION,
+        current=stored,
+        resource_version=stored["metadata"]["resourceVersion"],
+    )
+    ctx.store.upsert(INSTANCES, answer)
+    for word in plan.announce:
+        ctx.events.emit(stored, word.level, word.reason, word.note, action="Report", controller="allocation")
+
+
+def _refusal(answer: IntentAnswer) -> Refusal | None:
+    return None if answer.status in TAKEN else Refusal(status=answer.status, reason=answer.reason)

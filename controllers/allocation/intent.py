@@ -1,0 +1,59 @@
+"""Makes the intent of an instance from its pool and the policy in force. Pure; the result has integers, strings and booleans
+only, so that it can be signed as it stands.
+
+A paused pool keeps the intent that it has, with the word `paused` in it: a policy edited meanwhile takes effect when it goes
+on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from controllers.lookup import Found, Lookup
+from crds import GRInstance, GRServingPool, HBMPolicySpec
+from crds.instance import Intent, IntentLearned, IntentRefill, PolicyRef
+
+
+def intent_for(pool: GRServingPool, policy: Found[HBMPolicySpec], *, prefix_bytes: int = 0) -> Intent:
+    """The intent of an instance of `pool` under `policy`.
+
+    Parameters
+    ----------
+    prefix_bytes
+        HBM bytes reserved for prefixes on this instance; the split does not get them.
+    """
+    spec = policy.spec
+    return Intent(
+        strategy=spec.strategy,
+        enforcement=spec.effective_enforcement(),
+        bounds=spec.bounds,
+        step=spec.step,
+        refill=IntentRefill(max_link_percent=spec.refill.max_link_percent, max_bytes_per_second=spec.refill.max_bytes()),
+        learned=IntentLearned(clamp_percent=spec.learned.clamp_percent, residual=spec.learned.residual),
+        recovery=spec.recovery,
+        usable_bytes=pool.spec.memory.usable_bytes(prefix_bytes=prefix_bytes),
+        p99_ms=pool.spec.slo.p99_ms,
+        paused=pool.spec.paused,
+        policy_ref=PolicyRef(name=policy.name, namespace=policy.namespace, generation=policy.generation, source=policy.source),
+    )
+
+
+def wanted_intent(
+    pool: GRServingPool, instance: GRInstance, stored: Mapping[str, Any] | None, policy: Lookup[HBMPolicySpec]
+) -> dict[str, Any] | None:
+    """The intent that should stand in the instance, on the wire; None to leave alone what stands there.
+
+    Parameters
+    ----------
+    stored
+        The intent that stands in the instance now, as the API server returned it.
+    """
+    if pool.spec.paused and stored is not None:
+        return {**stored, "paused": True}
+    if not isinstance(policy, Found):
+        return (
+            None if stored is None or stored.get("paused", False) == pool.spec.paused else {**stored, "paused": pool.spec.paused}
+        )
+    prefix = instance.spec.pre_infer.bytes if instance.spec.pre_infer is not None else 0
+    return intent_for(pool, policy, prefix_bytes=prefix).to_wire()

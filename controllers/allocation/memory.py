@@ -1,0 +1,70 @@
+"""What the allocation loop remembers of an instance between two looks. Losing it costs a repeated call, nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from controllers.pace import WriteTimes
+from controllers.runtime.resources import Key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """The agent's word on an intent that it did not take."""
+
+    status: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pushed:
+    """An intent that was handed over: its generation, the monotonic second, and the refusal if it was not taken."""
+
+    generation: int
+    at_s: float
+    refusal: Refusal | None
+
+
+@dataclass(slots=True)
+class _Entry:
+    uids: set[str] = field(default_factory=set)
+    pushed: Pushed | None = None
+
+
+class Memory:
+    """Memories by instance."""
+
+    def __init__(self) -> None:
+        self._entries: dict[Key, _Entry] = {}
+        self._writes = WriteTimes()
+
+    def last_push(self, key: Key) -> Pushed | None:
+        """The last intent handed over."""
+        entry = self._entries.get(key)
+        return entry.pushed if entry is not None else None
+
+    def write_ages(self, key: Key, *, now_s: float) -> tuple[float, ...]:
+        """Seconds since the last status writes, newest first."""
+        return self._writes.ages(key, now_s=now_s)
+
+    def met(self, key: Key, uid: str) -> None:
+        """The instance has this uid; what was pushed to a predecessor of the name does not count."""
+        entry = self._entries.setdefault(key, _Entry())
+        if uid not in entry.uids:
+            entry.uids.add(uid)
+            entry.pushed = None
+
+    def pushed(self, key: Key, what: Pushed | None) -> None:
+        """An intent was handed over; None when the agent did not answer."""
+        if what is not None:
+            self._entries.setdefault(key, _Entry()).pushed = what
+
+    def wrote(self, key: Key, *, now_s: float) -> None:
+        """The status was written."""
+        self._writes.note(key, now_s=now_s)
+
+    def forget(self, key: Key) -> frozenset[str]:
+        """The instance is gone; returns the uids it had."""
+        self._writes.forget(key)
+        entry = self._entries.pop(key, None)
+        return frozenset(entry.uids) if entry is not None else frozenset()

@@ -1,0 +1,128 @@
+"""What the allocation loop looks at: one instance, its pool, the policy in force, and what its agent says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from controllers.allocation.agents import Agents
+from controllers.allocation.memory import Memory, Refusal
+from controllers.allocation.sightings import Answered, Garbled, Sighting, problem_of
+from controllers.lookup import Lookup, find_policy
+from controllers.runtime.errors import Terminal
+from controllers.runtime.loop import Context
+from controllers.runtime.resources import HBM_POLICIES, INSTANCES, POOLS, Key, Object, key_of, uid_of
+from controllers.runtime.store import Store
+from crds import GRInstance, GRServingPool, HBMPolicy, HBMPolicySpec, explain_invalid, parse_quantity
+
+BY_UID = "uid"
+
+
+def uid_index(obj: Object) -> Iterable[str]:
+    """Indexer that finds an object by its uid."""
+    return (uid_of(obj),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """The world of one instance.
+
+    Attributes
+    ----------
+    sighting
+        What the agent said last; None while it has not been asked.
+    holder
+        Name of another live instance at the same address whose intent the agent holds, or None.
+    refusal
+        Set while the agent refuses the intent of the present generation.
+    push_age
+        Seconds since the intent of the present generation was handed over last; None if it was not.
+    write_ages
+        Seconds since the last status writes, newest first.
+    """
+
+    instance: GRInstance
+    stored: Object
+    pool: GRServingPool
+    policy: Lookup[HBMPolicySpec]
+    sighting: Sighting | None = None
+    holder: str | None = None
+    refusal: Refusal | None = None
+    push_age: float | None = None
+    write_ages: tuple[float, ...] = ()
+
+    @property
+    def stored_intent(self) -> Mapping[str, Any] | None:
+        """The intent that stands in the instance."""
+        intent: Mapping[str, Any] | None = self.stored["spec"].get("intent")
+        return intent
+
+
+async def observe(ctx: Context, key: Key, agents: Agents, memory: Memory) -> Observation | None:
+    """Read the world of the instance, asking its agent if it is time; None when instance or pool is gone or going.
+
+    Raises
+    ------
+    Terminal
+        When this operator cannot read the instance or its pool.
+    """
+    store, now_s = ctx.store, ctx.clock.monotonic()
+    stored = store.get(INSTANCES, key)
+    if stored is None or stored["metadata"].get("deletionTimestamp"):
+        return None
+    stored_pool = store.get(POOLS, Key(key.namespace, stored["spec"]["poolRef"]))
+    if stored_pool is None or stored_pool["metadata"].get("deletionTimestamp"):
+        return None
+    try:
+        instance, pool = GRInstance.parse(stored), GRServingPool.parse(stored_pool)
+    except ValidationError as error:
+        raise Terminal("InvalidSpec", f"instance {key} or its pool cannot be read: {explain_invalid(error)}") from error
+    memory.met(key, instance.metadata.uid)
+    pushed = memory.last_push(key)
+    if pushed is not None and pushed.generation != instance.metadata.generation:
+        pushed = None
+    sighting = await _look(agents, instance, pool_bytes=parse_quantity(pool.spec.memory.hbm_bytes))
+    return Observation(
+        instance=instance,
+        stored=stored,
+        pool=pool,
+        policy=policy_of(store, pool, operator_namespace=ctx.settings.operator_namespace),
+        sighting=sighting,
+        holder=_holder(store, instance, sighting),
+        refusal=pushed.refusal if pushed is not None else None,
+        push_age=now_s - pushed.at_s if pushed is not None else None,
+        write_ages=memory.write_ages(key, now_s=now_s),
+    )
+
+
+def policy_of(store: Store, pool: GRServingPool, *, operator_namespace: str) -> Lookup[HBMPolicySpec]:
+    """The HBMPolicy that the pool names."""
+    return find_policy(
+        pool.spec.policies.hbm,
+        namespace=pool.metadata.namespace,
+        operator_namespace=operator_namespace,
+        get=lambda key: store.get(HBM_POLICIES, key),
+        read=lambda obj: HBMPolicy.parse(obj).spec,
+        defaults=HBMPolicySpec(),
+    )
+
+
+async def _look(agents: Agents, instance: GRInstance, *, pool_bytes: int) -> Sighting:
+    sighting = await agents.look(instance.metadata.uid, instance.spec.source.agent_url)
+    if isinstance(sighting, Answered):
+        problem = problem_of(sighting.status, pool_bytes=pool_bytes)
+        if problem is not None:
+            return Garbled(why=problem)
+    return sighting
+
+
+def _holder(store: Store, instance: GRInstance, sighting: Sighting | None) -> str | None:
+    if not isinstance(sighting, Answered) or sighting.status.uid in ("", instance.metadata.uid):
+        return None
+    for other in store.by_index(INSTANCES, BY_UID, sighting.status.uid):
+        if other["spec"]["source"]["agentURL"] == instance.spec.source.agent_url:
+            return str(key_of(other))
+    return None

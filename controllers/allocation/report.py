@@ -1,0 +1,122 @@
+"""Translates what an agent said into the status of its instance, rounded and sticky, so that noise writes nothing.
+
+When there is no fresh word, the last split stays as the best that is known, and measurements are left out: missing is not zero.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from contract.agent import AgentStatus, SplitReport
+from controllers.allocation.observe import Observation
+from controllers.allocation.sightings import Answered, Garbled, Silent
+from controllers.allocation.verdicts import policy_healthy, split_settled
+from controllers.rounding import steady_latency, steady_points, steady_share
+from controllers.runtime.conditions import Condition, conditions_of, set_conditions, timestamp
+
+KEPT_WITHOUT_WORD = ("split", "strategyInForce", "reason", "message", "lastObservedTime")
+
+
+def status_of(seen: Observation, now: datetime) -> tuple[dict[str, Any], tuple[Condition, ...]]:
+    """The whole status that the loop wants to stand, and its conditions without times."""
+    fields: dict[str, Any]
+    if isinstance(seen.sighting, Answered):
+        fields = _fresh(seen, seen.sighting.status)
+        fields["lastObservedTime"] = timestamp(now)
+    else:
+        old = seen.stored.get("status") or {}
+        fields = {name: old[name] for name in KEPT_WITHOUT_WORD if name in old}
+        agent = _agent_without_word(seen)
+        if agent is not None:
+            fields["agent"] = agent
+    split = fields.get("split") or {}
+    conditions = (
+        policy_healthy(seen),
+        split_settled(
+            seen,
+            emb_percent=(split.get("accepted") or {}).get("embPercent"),
+            target_percent=(split.get("target") or {}).get("embPercent"),
+        ),
+    )
+    generation = seen.instance.metadata.generation
+    fields["conditions"] = set_conditions(conditions_of(seen.stored), conditions, observed_generation=generation, now=now)
+    return fields, conditions
+
+
+def _fresh(seen: Observation, status: AgentStatus) -> dict[str, Any]:
+    published = seen.instance.status
+    fields: dict[str, Any] = {
+        "strategyInForce": status.strategy_in_force,
+        "reason": status.reason,
+        "message": status.message,
+        "agent": _agent(seen, status),
+        "split": _split(seen, status.split) if status.split is not None else None,
+        "p99Ms": steady_latency(status.p99_ms, published.p99_ms),
+        "sloPercent": steady_share(status.slo_percent, published.slo_percent),
+    }
+    old = published.caches
+    caches = {
+        "embHitPercent": steady_points(status.emb_hit_percent, old.emb_hit_percent if old else None),
+        "kvHitPercent": steady_points(status.kv_hit_percent, old.kv_hit_percent if old else None),
+    }
+    fields["caches"] = _present(caches) or None
+    return _present(fields)
+
+
+def _agent(seen: Observation, status: AgentStatus) -> dict[str, Any]:
+    mine = status.uid == seen.instance.metadata.uid and status.generation > 0
+    return _present(
+        {
+            "reachable": True,
+            "startId": status.agent_start_id,
+            "engineStartId": status.engine.start_id if status.engine.reachable else None,
+            "intentGeneration": status.generation if mine else None,
+        }
+    )
+
+
+def _agent_without_word(seen: Observation) -> dict[str, Any] | None:
+    """The agent's state while it is silent, garbled or not asked yet; a single missed call changes nothing."""
+    old: dict[str, Any] = dict((seen.stored.get("status") or {}).get("agent") or {})
+    if isinstance(seen.sighting, Garbled):
+        return {**old, "reachable": True}
+    if isinstance(seen.sighting, Silent) and (old or seen.sighting.failures > 1):
+        return old if seen.sighting.failures == 1 else {**old, "reachable": False}
+    return old or None
+
+
+def _split(seen: Observation, report: SplitReport) -> dict[str, Any]:
+    old = (seen.stored.get("status") or {}).get("split") or {}
+    usable = report.usable_bytes
+    arrived = report.settled and old.get("settled", {}).get("embBytes") != report.accepted_emb_bytes
+    # A split that has just arrived is published to the byte; on the way, and in noise, a point is enough.
+    point = 1 if arrived or old.get("usableBytes") != usable else max(1, usable // 100)
+    old_accepted = old.get("accepted") or {}
+    accepted = _value(report.accepted_emb_bytes, report.accepted_kv_bytes, usable, old_accepted, point)
+    target = _value(report.target_emb_bytes, max(0, usable - report.target_emb_bytes), usable, old.get("target") or {}, point)
+    same = accepted == old_accepted and "revision" in old
+    return _present(
+        {
+            "target": target,
+            "accepted": accepted,
+            "settled": accepted if report.settled else old.get("settled"),
+            "revision": old["revision"] if same else report.revision,
+            "usableBytes": usable,
+        }
+    )
+
+
+def _value(emb: int, kv: int, usable: int, old: dict[str, Any], resolution: int) -> dict[str, Any]:
+    if old and _near(emb, old["embBytes"], resolution) and _near(kv, old["kvBytes"], resolution):
+        return old
+    percent = steady_points(100.0 * emb / usable, old.get("embPercent") if resolution > 1 else None)
+    return {"embBytes": emb, "kvBytes": kv, "embPercent": percent}
+
+
+def _near(value: int, published: int, resolution: int) -> bool:
+    return abs(value - published) < resolution
+
+
+def _present(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}

@@ -1,0 +1,85 @@
+"""What was heard of an agent at the last attempt, and whether it can be believed.
+
+An agent is treated as hostile: numbers are finite and in range, bytes fit the memory of the pool, names fit the API. Whoever
+breaks that is Garbled, and nothing of the answer is used.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from contract.agent import AgentStatus, SplitReport
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9]{0,63}")
+_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_LONGEST_P99_MS = 86_400_000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """The agent answered within its contract."""
+
+    status: AgentStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Silent:
+    """The agent did not answer, `failures` times in a row; nothing is known about its state."""
+
+    why: str
+    failures: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Garbled:
+    """The agent answered something that must not be used."""
+
+    why: str
+
+
+Sighting = Answered | Silent | Garbled
+
+
+def problem_of(status: AgentStatus, *, pool_bytes: int) -> str | None:
+    """The first thing in a status that cannot be true, or None.
+
+    Parameters
+    ----------
+    pool_bytes
+        memory.hbmBytes of the pool: no split may be larger.
+    """
+    return next(_problems(status, pool_bytes), None)
+
+
+def _problems(status: AgentStatus, pool_bytes: int) -> Iterator[str]:
+    if not _ID.fullmatch(status.agent_start_id):
+        yield "agentStartId is not a name"
+    if status.engine.reachable and not _ID.fullmatch(status.engine.start_id):
+        yield "engine.startId is not a name, though the engine is reachable"
+    for field, word in (("reason", status.reason), ("strategyInForce", status.strategy_in_force)):
+        if not _NAME.fullmatch(word):
+            yield f"{field} is not one word"
+    shares = {
+        "embHitPercent": status.emb_hit_percent,
+        "kvHitPercent": status.kv_hit_percent,
+        "sloPercent": status.slo_percent,
+    }
+    for field, share in shares.items():
+        if share is not None and not 0.0 <= share <= 100.0:  # NaN fails this too
+            yield f"{field} is not between 0 and 100"
+    if status.p99_ms is not None and not (math.isfinite(status.p99_ms) and 0.0 <= status.p99_ms <= _LONGEST_P99_MS):
+        yield "p99Ms is not a latency"
+    if status.split is not None:
+        yield from _split_problems(status.split, pool_bytes)
+
+
+def _split_problems(split: SplitReport, pool_bytes: int) -> Iterator[str]:
+    if split.usable_bytes <= 0 or split.usable_bytes > pool_bytes:
+        yield f"split.usableBytes {split.usable_bytes} does not fit memory.hbmBytes {pool_bytes}"
+    if split.target_emb_bytes > max(split.usable_bytes, split.accepted_emb_bytes):
+        yield "split.targetEmbBytes is above split.usableBytes"
+    if split.accepted_emb_bytes + split.accepted_kv_bytes > pool_bytes:
+        yield f"the split in force is larger than memory.hbmBytes {pool_bytes}"

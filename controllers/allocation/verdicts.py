@@ -1,0 +1,144 @@
+"""SplitSettled and PolicyHealthy of an instance, as small rules that each return a condition with a documented reason."""
+
+from __future__ import annotations
+
+from contract.agent import AgentStatus, Enforcement, SplitReport, Strategy
+from controllers.allocation.observe import Observation
+from controllers.allocation.sightings import Answered, Garbled, Silent
+from controllers.lookup import Found, NotFound, Unreadable
+from controllers.runtime.conditions import Condition, Status
+from crds import HBMPolicySpec
+from crds.instance import PolicySource
+
+_DATA_REASONS = frozenset(
+    {
+        "NotANumber",
+        "CountersWentBack",
+        "LimitsAbovePool",
+        "StaleObservation",
+        "EngineGarbage",
+        "MissingData",
+        "StaleData",
+    }
+)
+
+
+def policy_healthy(seen: Observation) -> Condition:
+    """Whether the strategy of the policy decides on this instance; user mistakes first, then what the agent says."""
+    return (
+        policy_problem(seen.policy, pool_policy=seen.pool.spec.policies.hbm)
+        or _trouble_with_the_agent(seen)
+        or _trouble_of_the_agent(seen)
+        or _healthy(seen)
+    )
+
+
+def policy_problem(policy: Found[HBMPolicySpec] | NotFound | Unreadable, *, pool_policy: str) -> Condition | None:
+    """PolicyHealthy=False when the policy that a pool names cannot be used, else None."""
+    if isinstance(policy, NotFound):
+        return _policy(
+            "False",
+            "PolicyNotFound",
+            f"no HBMPolicy {pool_policy} in namespace {policy.namespace}; create it or correct spec.policies.hbm of the pool",
+        )
+    if isinstance(policy, Unreadable):
+        return _policy("False", "PolicyInvalid", f"HBMPolicy {policy.namespace}/{policy.name} cannot be read: {policy.why}")
+    return None
+
+
+def split_settled(seen: Observation, *, emb_percent: int | None, target_percent: int | None) -> Condition:
+    """Whether the split has arrived.
+
+    Parameters
+    ----------
+    emb_percent, target_percent
+        The share in force and the wanted one as they are published, so that the message changes with them only.
+    """
+    if not isinstance(seen.sighting, Answered) or seen.sighting.status.split is None:
+        return _settled("Unknown", "NotObserved", "there is no fresh report of the split; see the condition PolicyHealthy")
+    status, split = seen.sighting.status, seen.sighting.status.split
+    if split.overage_bytes > 0:
+        return _settled(
+            "False", "Deferred", f"EMB {emb_percent} points wanted soon; the shrinking side still uses more than its limit"
+        )
+    if split.refill_backlog_bytes > 0:
+        return _settled("False", "Refilling", f"EMB {emb_percent} points in force; the grown cache is being refilled")
+    if status.frozen or (seen.stored_intent or {}).get("paused"):
+        why = "the agent stands still" if status.frozen else "the pool is paused"
+        return _settled("True", "Held", f"EMB {emb_percent} points held; {why}")
+    if not split.settled or _away_from_target(seen, split):
+        return _settled("False", "Moving", f"EMB {emb_percent} points in force, {target_percent} wanted")
+    return _settled("True", "Settled", f"EMB {emb_percent} points of usable HBM")
+
+
+def _trouble_with_the_agent(seen: Observation) -> Condition | None:
+    url = seen.instance.spec.source.agent_url
+    if seen.sighting is None:
+        return _policy("Unknown", "Pending", f"the agent at {url} has not been asked yet")
+    if isinstance(seen.sighting, Silent):
+        return _policy("Unknown", "AgentUnreachable", f"the agent at {url} does not answer; it keeps the intent that it has")
+    if isinstance(seen.sighting, Garbled):
+        return _policy("False", "AgentMisbehaves", f"the agent at {url}: {seen.sighting.why}")
+    if seen.holder is not None:
+        return _policy(
+            "False", "AgentTaken", f"the agent at {url} serves GRInstance {seen.holder}; give each entry its own agent"
+        )
+    if seen.refusal is not None:
+        return _policy("False", "IntentNotAccepted", f"the agent answered {seen.refusal.status}: {seen.refusal.reason}")
+    if not holds_intent(seen, seen.sighting.status):
+        return _policy("Unknown", "Pending", f"the agent at {url} has not reported on this intent yet")
+    return None
+
+
+def _trouble_of_the_agent(seen: Observation) -> Condition | None:
+    assert isinstance(seen.sighting, Answered)
+    status, wanted = seen.sighting.status, seen.instance.spec.intent
+    words = f"{status.reason}: {status.message}"
+    if status.frozen:
+        if status.reason == "SecondWriter":
+            return _policy("False", "SecondWriter", words)
+        return _policy("False", "DataUnusable" if status.reason in _DATA_REASONS else "AgentFrozen", words)
+    if wanted is None or wanted.strategy is Strategy.STATIC or wanted.paused:
+        return None
+    if status.reason == "NotResizable":
+        return _policy("False", "SplitNotResizable", words)
+    if status.reason == "ModelMissing" or (wanted.strategy is Strategy.LEARNED and status.strategy_in_force != Strategy.LEARNED):
+        return _policy("False", "ModelMissing", f"strategy Learned runs no model; {status.strategy_in_force} decides")
+    if status.strategy_in_force != wanted.strategy:
+        return _policy("False", "FellBack", f"{wanted.strategy} is wanted and {status.strategy_in_force} decides; {words}")
+    return None
+
+
+def _healthy(seen: Observation) -> Condition:
+    wanted = seen.instance.spec.intent
+    assert wanted is not None, "an agent that holds the intent of an instance proves that there is one"
+    if wanted.paused:
+        return _policy("True", "PausedByUser", "the split is held; set spec.paused of the pool to false to continue")
+    if wanted.policy_ref.source is PolicySource.DEFAULTS:
+        return _policy("True", "DefaultsInUse", "there is no HBMPolicy named default; the built-in defaults hold")
+    if wanted.enforcement is Enforcement.SHADOW:
+        return _policy(
+            "True", "ShadowOnly", f"{wanted.strategy} decides and nothing is applied; set enforcement to Active to apply"
+        )
+    return _policy(
+        "True", "StrategyActive", f"{wanted.strategy} of HBMPolicy {wanted.policy_ref.namespace}/{wanted.policy_ref.name}"
+    )
+
+
+def holds_intent(seen: Observation, status: AgentStatus) -> bool:
+    """Whether the agent holds the intent of this instance in its present generation."""
+    return status.uid == seen.instance.metadata.uid and status.generation == seen.instance.metadata.generation
+
+
+def _away_from_target(seen: Observation, split: SplitReport) -> bool:
+    intent = seen.instance.spec.intent
+    deadband = intent.step.deadband_percent if intent is not None else 0
+    return abs(split.target_emb_bytes - split.accepted_emb_bytes) * 100 > max(1, deadband) * split.usable_bytes
+
+
+def _policy(status: Status, reason: str, message: str) -> Condition:
+    return Condition("PolicyHealthy", status, reason, message)
+
+
+def _settled(status: Status, reason: str, message: str) -> Condition:
+    return Condition("SplitSettled", status, reason, message)
