@@ -1,0 +1,77 @@
+"""Costs measured from work counters come out at the prices that made them."""
+
+import math
+
+import msgspec
+import numpy as np
+import pytest
+
+from policies.allocation.costs import CostMemory, WorkDelta, costs_of, update_costs
+
+
+def second(
+    rng: np.random.Generator, *, miss: float, ms_row: float = 0.0007, ms_token: float = 0.003, rows_again: float = 2.0
+) -> WorkDelta:
+    """One second of 200 requests: 1 000 tokens each (cv2 0.5), 500 rows of its own, 20 % of rows missed, base 1.5 ms."""
+    tokens = rng.gamma(2.0, 500.0, 200)
+    missed = tokens * (rng.random(200) < miss)
+    rows = 500.0 + rows_again * missed
+    service = 1.5 + 0.2 * rows * ms_row + missed * ms_token
+    return WorkDelta(
+        interval_ms=1000.0,
+        requests=200.0,
+        kv_tokens_asked=float(tokens.sum()),
+        kv_tokens_missed=float(missed.sum()),
+        emb_rows_asked=float(rows.sum()),
+        emb_rows_missed=float(0.2 * rows.sum()),
+        service_ms=float(service.sum()),
+        service_squared_ms2=float((service**2).sum()),
+        emb_miss_ms=float((0.2 * rows * ms_row).sum()),
+        kv_miss_ms=float((missed * ms_token).sum()),
+    )
+
+
+def test_measured_costs_are_the_prices_of_the_engine() -> None:
+    rng, memory = np.random.default_rng(1), CostMemory()
+    for tick in range(120):
+        memory = update_costs(memory, second(rng, miss=0.3 + 0.1 * math.sin(tick)))
+    costs = costs_of(memory, kv_size_cv2=0.5, prior_rows_per_kv_miss_token=1.0)
+    assert costs is not None
+    assert costs.ms_per_emb_miss_row == pytest.approx(0.0007)
+    assert costs.ms_per_kv_miss_token == pytest.approx(0.003)
+    assert costs.emb_rows_per_kv_miss_token == pytest.approx(2.0, rel=0.05)
+    assert costs.emb_rows_per_request == pytest.approx(500.0, rel=0.1)
+    assert costs.kv_tokens_per_request == pytest.approx(1000.0, rel=0.05)
+    assert costs.base_service_ms == pytest.approx(1.5)
+    assert costs.arrival_per_s == pytest.approx(200.0)
+    assert costs.service_variance_ms2 < 1.0
+
+
+def test_a_slower_link_shows_within_the_decay_time() -> None:
+    rng, memory = np.random.default_rng(1), CostMemory()
+    for _ in range(60):
+        memory = update_costs(memory, second(rng, miss=0.3), decay_ms=5000.0)
+    for _ in range(25):
+        memory = update_costs(memory, second(rng, miss=0.3, ms_row=0.0014), decay_ms=5000.0)
+    costs = costs_of(memory, kv_size_cv2=0.5, prior_rows_per_kv_miss_token=1.0)
+    assert costs is not None
+    assert costs.ms_per_emb_miss_row == pytest.approx(0.0014, rel=0.02)
+
+
+def test_nothing_is_known_before_both_kinds_of_miss_were_seen_and_a_known_price_is_kept() -> None:
+    rng = np.random.default_rng(1)
+    assert costs_of(CostMemory(), kv_size_cv2=0.0, prior_rows_per_kv_miss_token=1.0) is None
+    hits = second(rng, miss=0.0)
+    assert costs_of(update_costs(CostMemory(), hits), kv_size_cv2=0.5, prior_rows_per_kv_miss_token=1.0) is None
+    memory = update_costs(CostMemory(), second(rng, miss=0.3))
+    for _ in range(600):
+        memory = update_costs(memory, hits)
+    costs = costs_of(memory, kv_size_cv2=0.5, prior_rows_per_kv_miss_token=1.0)
+    assert costs is not None
+    assert costs.ms_per_kv_miss_token == pytest.approx(0.003)
+
+
+@pytest.mark.parametrize("bad", [{"requests": -1.0}, {"emb_miss_ms": math.nan}, {"interval_ms": 0.0}])
+def test_impossible_differences_are_left_out(bad: dict[str, float]) -> None:
+    delta = msgspec.structs.replace(second(np.random.default_rng(1), miss=0.3), **bad)
+    assert update_costs(CostMemory(), delta) == CostMemory()
