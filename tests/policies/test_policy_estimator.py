@@ -47,7 +47,7 @@ def errors(ids: NDArray[np.int64], size_of: NDArray[np.float64], t_ms: NDArray[n
             now_ms=float(t_ms[part][-1]),
         )
     exact = np.array([exact_lru_miss_ratio(ids.tolist(), sizes.tolist(), c) for c in capacities])
-    return estimator.curve(capacities) - exact
+    return np.asarray(estimator.curve(capacities) - exact, dtype=np.float64)
 
 
 def zipf_stream(*, alpha: float, keys: int, accesses: int, per_s: float) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
