@@ -23,7 +23,7 @@ def _say(line: str) -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Let SIGTERM end things exactly as Ctrl-C does."""
+    """End in order on SIGTERM exactly as on Ctrl-C, also where a script's background job has SIGINT ignored."""
     raise KeyboardInterrupt
 
 
@@ -35,7 +35,8 @@ def up(
     detach: Annotated[bool, typer.Option("--detach", "--keep", help="Return at once and leave it running until `down`.")] = False,
 ) -> None:
     """Start a control plane, print its KUBECONFIG line, and stop it on Ctrl-C."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     plane = ControlPlane(directory.resolve() if directory else None, progress=_say)
     started = False
     try:

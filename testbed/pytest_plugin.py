@@ -14,7 +14,7 @@ from typing import Protocol
 import httpx
 import pytest
 
-from testbed.binaries import find_binaries
+from testbed.binaries import Binaries, find_binaries
 from testbed.control_plane import ControlPlane
 from testbed.versions import CONTROL_PLANE_PROGRAMS
 
@@ -30,7 +30,7 @@ class Kubectl(Protocol):
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark every test that reaches the control plane, directly or through another fixture."""
     for item in items:
-        if "control_plane" in getattr(item, "fixturenames", ()):
+        if "testbed_binaries" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.testbed)
 
 
@@ -43,14 +43,27 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="session")
-def control_plane() -> Iterator[ControlPlane]:
-    """The control plane of this test process; do not stop or kill its parts, make your own for that."""
+def testbed_binaries() -> Binaries:
+    """The programs of a control plane, for tests that start their own; skips where they are missing."""
     binaries = find_binaries(CONTROL_PLANE_PROGRAMS)
     missing = [name for name in CONTROL_PLANE_PROGRAMS if name not in binaries.paths]
     if missing:
         # Building takes minutes, longer than a test may: `make test` does it before pytest starts.
         pytest.skip(f"{_REASON}: {', '.join(missing)} missing; run `python -m testbed build`")
-    with ControlPlane(binaries=binaries) as running:
+    return binaries
+
+
+@pytest.fixture(scope="session")
+def control_plane(testbed_binaries: Binaries) -> Iterator[ControlPlane]:
+    """The control plane of this test process; a test that stops or kills parts takes `own_control_plane`."""
+    with ControlPlane(binaries=testbed_binaries) as running:
+        yield running
+
+
+@pytest.fixture
+def own_control_plane(testbed_binaries: Binaries) -> Iterator[ControlPlane]:
+    """A control plane for this test alone, which may break it (about 4 s to start and stop)."""
+    with ControlPlane(binaries=testbed_binaries) as running:
         yield running
 
 

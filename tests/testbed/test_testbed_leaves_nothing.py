@@ -14,13 +14,16 @@ from pathlib import Path
 import pytest
 
 from testbed import processes, state
+from testbed.binaries import Binaries
 from testbed.control_plane import ControlPlane, ControlPlaneError
 from testbed.processes import Identity
 
 # What a user's script may look like; it tells its control plane's name once everything runs.
 SCRIPT = """
-import signal, sys, time
+import signal, time
 from testbed.control_plane import ControlPlane
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background inherits "ignored"
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 with ControlPlane() as plane:
     print(plane.name, flush=True)
     while True:
@@ -32,12 +35,6 @@ with ControlPlane() as plane:
 def own_runtime_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing here may see, sweep or stop what other tests or the user are running."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-
-
-@pytest.fixture
-def programs(control_plane: ControlPlane) -> ControlPlane:
-    """Skips where there are no programs to run."""
-    return control_plane
 
 
 def eventually(check: Callable[[], bool], *, timeout_seconds: float = 20) -> bool:
@@ -76,7 +73,7 @@ class Caller:
 
 
 @pytest.fixture
-def caller(programs: ControlPlane) -> Iterator[Caller]:
+def caller(testbed_binaries: Binaries) -> Iterator[Caller]:
     running = Caller(sys.executable, "-c", SCRIPT)
     yield running
     running.finish()
@@ -92,7 +89,7 @@ def test_nothing_stays_when_a_signal_ends_the_caller(caller: Caller, number: sig
     assert eventually(lambda: caller.left() == []), caller.left()
 
 
-def test_the_next_start_cleans_up_when_caller_and_watchdog_were_both_killed(caller: Caller) -> None:
+def test_the_next_start_cleans_up_when_caller_and_watchdog_were_both_killed(caller: Caller, testbed_binaries: Binaries) -> None:
     watchdog = caller.record.watchdog
     assert watchdog is not None
     os.kill(watchdog.pid, signal.SIGKILL)
@@ -100,14 +97,14 @@ def test_the_next_start_cleans_up_when_caller_and_watchdog_were_both_killed(call
     caller.process.wait()
     assert len([name for name in caller.left() if name.startswith(("kube", "etcd"))]) == 3
 
-    with ControlPlane() as plane:
+    with ControlPlane(binaries=testbed_binaries) as plane:
         assert [record.name for record in state.records()] == [plane.name]
 
     assert caller.left() == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_up_command_prints_a_kubeconfig_and_stops_all_on_a_signal(programs: ControlPlane, number: signal.Signals) -> None:
+def test_the_up_command_prints_a_kubeconfig_and_stops_all_on_a_signal(testbed_binaries: Binaries, number: signal.Signals) -> None:
     up = Caller(sys.executable, "-m", "testbed", "up")
     try:
         assert up.first_line == f"export KUBECONFIG={up.record.kubeconfig}"
@@ -118,7 +115,7 @@ def test_the_up_command_prints_a_kubeconfig_and_stops_all_on_a_signal(programs: 
         up.finish()
 
 
-def test_a_detached_control_plane_outlives_its_caller_until_down(programs: ControlPlane) -> None:
+def test_a_detached_control_plane_outlives_its_caller_until_down(testbed_binaries: Binaries) -> None:
     run = [sys.executable, "-m", "testbed"]
     up = subprocess.run([*run, "up", "--detach"], capture_output=True, text=True, check=True, timeout=120)
     (record,) = state.records()
@@ -129,7 +126,7 @@ def test_a_detached_control_plane_outlives_its_caller_until_down(programs: Contr
         assert record.url in listed
         assert all(str(process.pid) in listed for process in record.processes)
         with pytest.raises(ControlPlaneError, match="in use"):
-            ControlPlane(Path(record.directory)).start()
+            ControlPlane(Path(record.directory), binaries=testbed_binaries).start()
     finally:
         down = subprocess.run([*run, "down"], capture_output=True, text=True, check=False, timeout=60)
 
@@ -138,12 +135,12 @@ def test_a_detached_control_plane_outlives_its_caller_until_down(programs: Contr
     assert not Path(record.directory).exists()
 
 
-def test_a_kept_directory_continues_with_its_data(programs: ControlPlane, tmp_path: Path) -> None:
+def test_a_kept_directory_continues_with_its_data(testbed_binaries: Binaries, tmp_path: Path) -> None:
     directory = tmp_path / "kept"
-    with ControlPlane(directory) as first:
+    with ControlPlane(directory, binaries=testbed_binaries) as first:
         first.kubectl("create", "configmap", "kept")
         token = first.admin_token
-    with ControlPlane(directory) as second:
+    with ControlPlane(directory, binaries=testbed_binaries) as second:
         assert second.admin_token == token
         assert "kept" in second.kubectl("get", "configmaps").stdout
     assert directory.exists()
