@@ -19,7 +19,7 @@ def from_schema(schema: Schema, *, path: str = "", near_misses: bool = False) ->
     values = _values(schema, path, near_misses)
     if not near_misses or path == "spec":
         return values
-    return st.integers(0, 99).flatmap(lambda n: _misses(schema) if n == 57 else values)
+    return st.integers(0, 11).flatmap(lambda n: _misses(schema) if n == 7 else values)
 
 
 def _values(schema: Schema, path: str, near_misses: bool) -> Strategy:
