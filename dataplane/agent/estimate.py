@@ -50,6 +50,8 @@ class Estimators:
         Unreachable, ProtocolViolation
             As the engine port; nothing was taken in then.
         """
+        if reading.standing:
+            return
         records, lost = await self._read_samples(engine, restarted=reading.restarted)
         self._begin(reading, waited_ms=waited_ms)
         if reading.previous is None:

@@ -145,7 +145,8 @@ class Agent:
             )
         if reading.previous is not None and self._calm_left > 0:
             self._calm_left -= 1
-        self._window.add(reading.now)
+        if not reading.standing:
+            self._window.add(reading.now)
         self._read_at_ms = now_ms
         self._known.describe, self._known.split = reading.describe, reading.now.split
         self._known.start_id, self._known.epoch = reading.now.start_id, reading.now.epoch

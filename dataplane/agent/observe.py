@@ -21,16 +21,18 @@ from dataplane.agent.reasons import Freeze
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """A trusted observation. `previous` is the base of the window, None on the first reading of an engine process.
+    """A trusted observation. `previous` is the base of the window, None when there is no window yet.
 
-    `restarted` is set when the process is not the one seen before (or the first), `emptied` when its caches were.
+    `restarted` is set when the process is not the one seen before (or the first), `emptied` when its caches were, `standing`
+    when the engine's clock has not moved: then the window stays open and ends with a later reading.
     """
 
     describe: Describe
     now: Observe
     previous: Observe | None
-    restarted: bool
-    emptied: bool
+    restarted: bool = False
+    emptied: bool = False
+    standing: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +73,9 @@ class Observer:
         fault = _fault(now, describe=describe, base=base)
         if fault is not None:
             return self._distrust(*fault)
-        if self._is_stale(now, base):
-            return NoReading(reason=Freeze.STALE_DATA, message=f"clockMs stays at {now.clock_ms:.0f}")
+        if base is not None and now.clock_ms <= base.clock_ms:
+            return self._standing(now, describe)
+        self._standing_still = 0
         seen, self._seen = self._seen, (now.start_id, now.epoch)
         self._base, self._describe = now, describe
         return Reading(
@@ -91,12 +94,12 @@ class Observer:
         self.forget_base()
         return NoReading(reason=reason, message=message[:1024])
 
-    def _is_stale(self, now: Observe, base: Observe | None) -> bool:
-        if base is None or now.clock_ms > base.clock_ms:
-            self._standing_still = 0
-            return False
+    def _standing(self, now: Observe, describe: Describe) -> Reading | NoReading:
+        """No time has passed for the engine: harmless once, stale when it goes on."""
         self._standing_still += 1
-        return self._standing_still >= self._stale_readings
+        if self._standing_still >= self._stale_readings:
+            return NoReading(reason=Freeze.STALE_DATA, message=f"clockMs stays at {now.clock_ms:.0f}")
+        return Reading(describe=describe, now=now, previous=None, standing=True)
 
 
 def _fault(now: Observe, *, describe: Describe, base: Observe | None) -> tuple[Freeze, str] | None:

@@ -11,7 +11,7 @@ class Hold(enum.StrEnum):
 
     NO_INTENT = "NoIntent"
     PAUSED = "Paused"
-    FIRST_READING = "FirstReading"
+    NO_WINDOW = "NoWindow"
 
 
 class Freeze(enum.StrEnum):
@@ -30,7 +30,7 @@ class Freeze(enum.StrEnum):
 MESSAGES: dict[str, str] = {
     Hold.NO_INTENT: "no intent was accepted yet; the engine keeps its split. Check that the operator reaches this agent",
     Hold.PAUSED: "the pool is paused; unset spec.paused to go on",
-    Hold.FIRST_READING: "the first reading of a window only gives the base for differences",
+    Hold.NO_WINDOW: "two readings of one engine process make a window; this is the first, or no time has passed",
     Freeze.ENGINE_UNREACHABLE: "the engine does not answer; check its process and --engine",
     Freeze.ENGINE_GARBAGE: "the engine answered something that the contract does not allow",
     Freeze.NOT_A_NUMBER: "the engine reported NaN or infinity",

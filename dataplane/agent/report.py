@@ -52,8 +52,8 @@ def verdict(reading: Reading | NoReading, decision: Decision, *, distrusted: NoR
     if distrusted is not None and calm_left > 0:
         return frozen_verdict(distrusted, after=f"; {calm_left} more good readings are needed")
     if reading.previous is None and decision.reason not in _ORDERS:
-        first = Hold.FIRST_READING
-        return Verdict(reason=first.value, message=MESSAGES[first], frozen=False, may_drive=False)
+        none = Hold.NO_WINDOW
+        return Verdict(reason=none.value, message=MESSAGES[none], frozen=False, may_drive=False)
     message = MESSAGES.get(decision.reason.value, "")
     intent = decision.inputs.intent
     if intent is not None and intent.enforcement.value == Enforcement.SHADOW:

@@ -62,7 +62,7 @@ def observation_of(reading: Reading, *, usable_bytes: int, second_writer: bool, 
     now, before = reading.now, reading.previous
     split = split_in_force(now.split, start_id=now.start_id)
     granule = reading.describe.granule_bytes
-    if before is None or now.clock_ms <= before.clock_ms:
+    if before is None:
         return _blind(
             Missing(), split, usable_bytes=usable_bytes, granule_bytes=granule, second_writer=second_writer, resizable=resizable
         )

@@ -134,7 +134,7 @@ async def test_a_restarted_engine_is_adopted_with_its_lower_revision_and_no_nega
     old_revision = world.engine.revision
     world.engine.restart()
     await world.rounds(1)
-    assert world.reason == "FirstReading"
+    assert world.reason == "NoWindow"
     assert world.engine.revision == 0 < old_revision
     await world.rounds(4)
     status = world.agent.status()

@@ -1,0 +1,109 @@
+"""The agent process beside the reference engine process: it moves the split to the better side and survives kill -9 of either."""
+
+import asyncio
+import contextlib
+import math
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from dataplane_processes import NEWCOMERS, RETURNING, Pair, Traffic, pair, replay
+
+from contract.agent import AgentStatus, Intent, IntentStatus
+from contract.agent_client import AgentClient
+
+POOL = 2 << 30
+BRISK = {"maxPercentPerSecond": 100, "deadbandPercent": 1, "intervalMs": 50}
+
+pytestmark = pytest.mark.slow
+
+
+def emb_percent(status: AgentStatus) -> float:
+    if status.split is None:
+        return math.nan
+    return 100.0 * status.split.accepted_emb_bytes / POOL
+
+
+@pytest.fixture
+async def both(tmp_path: Path) -> AsyncIterator[Pair]:
+    async with pair(tmp_path, "--hbm-bytes", str(POOL)) as running:
+        yield running
+
+
+@contextlib.asynccontextmanager
+async def under_load(both: Pair, traffic: Traffic, *, seconds: float) -> AsyncIterator[None]:
+    """Replay in the background; an engine killed in between ends the replay."""
+    task = asyncio.create_task(replay(both.engine_url, traffic, seconds=seconds))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize(("traffic", "towards"), [(RETURNING, "kv"), (NEWCOMERS, "emb")], ids=["returning users", "newcomers"])
+async def test_the_split_moves_to_the_side_that_the_traffic_needs(both: Pair, traffic: Traffic, towards: str) -> None:
+    assert await both.intend(strategy="MissRatioCurve", step=BRISK) is IntentStatus.ACCEPTED
+
+    def has_moved(status: AgentStatus) -> bool:
+        return emb_percent(status) < 30 if towards == "kv" else emb_percent(status) > 52
+
+    async with under_load(both, traffic, seconds=600):
+        status = await both.until(has_moved, what=f"a move towards {towards}", seconds=40)
+    assert status.reason in ("AnchorTarget", "NoWindow", "Idle")
+    assert not status.frozen
+    assert status.engine.emulation
+
+
+async def test_an_agent_killed_at_work_comes_back_adopts_the_split_and_goes_on(both: Pair) -> None:
+    await both.intend(strategy="Static", bounds={"fallbackEmbPercent": 10}, step=BRISK | {"maxPercentPerSecond": 10})
+    async with under_load(both, RETURNING, seconds=600):
+        await both.until(lambda s: emb_percent(s) < 45, what="the move begins")
+        await both.running[1].kill()
+        await both.start_agent()
+        adopted = await both.until(lambda s: s.split is not None, what="adoption")
+        assert (adopted.generation, adopted.reason) == (0, "NoIntent") or adopted.reason == "NoWindow"
+        assert adopted.split is not None
+        assert adopted.split.revision > 0
+        assert emb_percent(adopted) < 46
+        assert await both.intend(strategy="Static", bounds={"fallbackEmbPercent": 30}, step=BRISK) is IntentStatus.ACCEPTED
+        await both.until(lambda s: abs(emb_percent(s) - 30) < 1.5, what="the new target")
+    assert not (await both.status()).frozen
+
+
+async def test_an_engine_killed_at_work_is_adopted_again_from_its_first_revision(both: Pair) -> None:
+    await both.intend(strategy="Static", bounds={"fallbackEmbPercent": 30}, step=BRISK)
+    async with under_load(both, RETURNING, seconds=600):
+        before = await both.until(lambda s: abs(emb_percent(s) - 30) < 1.5, what="the target")
+        await both.running[0].kill()
+    await both.until(lambda s: s.reason == "EngineUnreachable" and s.frozen, what="the loss is noticed")
+    await both.start_engine()
+    async with under_load(both, RETURNING, seconds=600):
+        after = await both.until(
+            lambda s: s.engine.reachable and s.engine.start_id != before.engine.start_id and abs(emb_percent(s) - 30) < 1.5,
+            what="the new process is at the target",
+        )
+        seen = await both.until(lambda s: (s.requests_per_second or 0) > 0, what="figures of the new process")
+    assert after.split is not None
+    assert before.split is not None
+    assert after.split.revision <= before.split.revision
+    assert not after.frozen
+    assert seen.kv_hit_percent is not None
+    assert 0 <= seen.kv_hit_percent <= 100
+
+
+async def test_the_agent_ends_promptly_on_sigterm_and_leaves_the_split_alone(both: Pair) -> None:
+    await both.intend(strategy="Static", bounds={"fallbackEmbPercent": 40}, step=BRISK)
+    await both.until(lambda s: abs(emb_percent(s) - 40) < 1.5, what="the target")
+    async with asyncio.timeout(2):
+        assert await both.running[1].terminate() == 0
+    await both.start_agent()
+    status = await both.until(lambda s: s.split is not None, what="adoption")
+    assert abs(emb_percent(status) - 40) < 1.5
+
+
+async def test_a_forged_intent_is_refused_by_the_running_agent(both: Pair) -> None:
+    forged = Intent(uid="uid-1", generation=1, issued=1, expires=2_000_000_000, spec={}, signature="AAAA")
+    async with AgentClient(both.agent_url) as client:
+        assert (await client.put_intent(forged)).status is IntentStatus.FORGED
+    assert (await both.status()).generation == 0
