@@ -1,0 +1,228 @@
+"""Reasons of the conditions about serving: instances, readiness, pause, and the routing table."""
+
+from __future__ import annotations
+
+from crds.reason_types import ConditionSpec, ConditionType, FieldManager, Reason
+
+_NOTHING = "Nothing to do."
+_T, _F, _U = ("True",), ("False",), ("Unknown",)
+
+SERVING: tuple[ConditionSpec, ...] = (
+    ConditionSpec(
+        ConditionType.READY,
+        ("GRServingPool", "GRInstance"),
+        FieldManager.POOL,
+        "The pool serves as wanted; of an instance: engine and agent are ready to serve.",
+        (
+            Reason("AllInstancesReady", _T, "Every instance of the pool is ready.", _NOTHING),
+            Reason("InstanceReady", _T, "Engine and agent of the instance are ready.", _NOTHING),
+            Reason(
+                "SomeInstancesNotReady",
+                _F,
+                "Some instances of the pool are not ready; the others serve.",
+                "List them with `kubectl get gri` and follow the reason of each.",
+            ),
+            Reason(
+                "NoInstanceReady",
+                _F,
+                "The pool has instances and none of them is ready.",
+                "List them with `kubectl get gri` and follow the reason of each; look at the addresses in the pool first.",
+            ),
+            Reason(
+                "NoInstances",
+                _F,
+                "The pool has no instance.",
+                "Raise spec.replicas, or correct instances.adopted.matchLabels or the list instances.external.",
+            ),
+            Reason(
+                "AgentUnreachable",
+                _F,
+                "The agent of the instance does not answer; the engine keeps serving on its last split.",
+                "Check that the agent runs and that the operator can reach source.agentURL.",
+            ),
+            Reason(
+                "EngineUnreachable",
+                _F,
+                "The agent answers and its engine does not.",
+                "Check the engine process and the agent's option --engine.",
+            ),
+            Reason(
+                "EngineNotReady",
+                _F,
+                "The engine answers that it is not ready; the message carries its reasons.",
+                "Wait while it loads its model; else look at its log.",
+            ),
+            Reason(
+                "InvalidAnswer",
+                _F,
+                "Agent or engine answered something that breaks the contract; it was not used.",
+                "Compare the versions of operator, agent and engine; run the conformance suite against the engine.",
+            ),
+            Reason(
+                "ModelMismatch",
+                _F,
+                "The engine serves another model or version than the pool names.",
+                "Roll the engine to spec.model.version, or correct spec.model.",
+            ),
+            Reason(
+                "PolicyUnusable",
+                _F,
+                "The pool names a policy that does not exist or cannot be read; what was in force stays.",
+                "Follow the conditions PolicyHealthy and TablePublished; create the policy or correct spec.policies.",
+            ),
+            Reason(
+                "NoRoutingTable",
+                _F,
+                "The instances are ready and no routing table has been published yet.",
+                "Wait a few seconds; else follow the condition TablePublished.",
+            ),
+            Reason(
+                "UnsupportedSource",
+                _F,
+                "This release does not run instances of that source.",
+                "Use instances.external, or upgrade grfleet.",
+            ),
+            Reason("Draining", _F, "The instance leaves and finishes its requests.", _NOTHING),
+            Reason("Pending", _U, "Nothing has been observed yet.", "Wait a few seconds; then look at the operator's log."),
+            Reason(
+                "InvalidSpec",
+                _F,
+                "The operator cannot read the object, for example because it was written for a newer version.",
+                "Correct the field that the message names, or upgrade the operator.",
+            ),
+            Reason(
+                "Terminating",
+                _F,
+                "The object is being deleted.",
+                "Nothing to do; deletion ends within a bound and waits for nobody.",
+            ),
+        ),
+    ),
+    ConditionSpec(
+        ConditionType.INSTANCES_READY,
+        ("GRServingPool",),
+        FieldManager.POOL,
+        "The instances that spec.instances asks for exist and are ready.",
+        (
+            Reason("AllReady", _T, "Every wanted instance exists and is ready.", _NOTHING),
+            Reason("Progressing", _F, "Instances are being created, started or drained.", "Wait; the message has the counts."),
+            Reason(
+                "SomeNotReady",
+                _F,
+                "Some instances exist and are not ready.",
+                "List them with `kubectl get gri` and follow the reason of each.",
+            ),
+            Reason(
+                "NoneFound",
+                _F,
+                "No pod carries the labels, or the list is empty, or replicas is 0.",
+                "Correct instances.adopted.matchLabels, or raise spec.replicas.",
+            ),
+            Reason(
+                "NameTaken",
+                _F,
+                "An instance of another pool already has the name.",
+                "Give the entry of instances.external another name.",
+            ),
+            Reason(
+                "NameTooLong",
+                _F,
+                "The name of an instance, pool and entry joined by a dash, is longer than Kubernetes allows.",
+                "Create the pool under a shorter name, or shorten the name of the entry.",
+            ),
+            Reason(
+                "UnsupportedSource",
+                _F,
+                "This release does not run instances of that source; nothing was created.",
+                "Use instances.external, or upgrade grfleet.",
+            ),
+            Reason(
+                "DeploymentRefused",
+                _F,
+                "The API server refused the Deployment made from instances.managed.template.",
+                "Correct the field of the template that the message names.",
+            ),
+            Reason(
+                "QuotaExceeded",
+                _F,
+                "Pods cannot be created because a quota is used up.",
+                "Raise the quota or lower spec.replicas.",
+            ),
+        ),
+    ),
+    ConditionSpec(
+        ConditionType.PAUSED,
+        ("GRServingPool",),
+        FieldManager.POOL,
+        "The pool is held as it is.",
+        (
+            Reason(
+                "PausedByUser",
+                _T,
+                "spec.paused is set: no split moves, no scaling, no table change; serving and status go on.",
+                "Set spec.paused to false to continue.",
+            ),
+            Reason("NotPaused", _F, "The loops work.", _NOTHING),
+        ),
+    ),
+    ConditionSpec(
+        ConditionType.TABLE_PUBLISHED,
+        ("GRServingPool", "GRRoutingTable"),
+        FieldManager.ROUTING,
+        "The routing table matches the instances.",
+        (
+            Reason("Published", _T, "The table matches the instances.", _NOTHING),
+            Reason(
+                "BudgetExhausted",
+                _F,
+                "More users have to move than the churn budget allows in this window; the rest follows in the next.",
+                "Nothing, or raise churn.maxMovedPercent.",
+            ),
+            Reason("Warming", _F, "New instances have not reached their full share yet.", _NOTHING),
+            Reason("Draining", _F, "Leaving instances have left the table and finish their requests.", _NOTHING),
+            Reason(
+                "NoInstances",
+                _F,
+                "There is no instance to route to; the last table stays.",
+                "See the condition InstancesReady of the pool.",
+            ),
+            Reason("PausedByUser", _F, "spec.paused of the pool is set; the last table stays.", "Set spec.paused to false."),
+            Reason(
+                "PolicyNotFound",
+                _F,
+                "The RoutingPolicy that the pool names does not exist; the last table stays.",
+                "Create the policy or correct spec.policies.routing.",
+            ),
+            Reason(
+                "PolicyInvalid",
+                _F,
+                "The operator cannot read the RoutingPolicy; the last table stays.",
+                "Correct the field that the message names.",
+            ),
+            Reason(
+                "KeySecretMissing",
+                _F,
+                "The Secret or the key that userKeySecret names does not exist or is too short.",
+                "Create the Secret next to the RoutingPolicy, with a value of at least 16 bytes.",
+            ),
+            Reason(
+                "ViewInDoubt",
+                _F,
+                "Most instances became unreachable at once, which looks like the operator's own network; the last table stays.",
+                "Check the network between operator and agents; the table follows when fewer than half are unreachable.",
+            ),
+            Reason(
+                "Pending",
+                _U,
+                "No instance has been observed yet.",
+                "Wait a few seconds; then see the condition InstancesReady of the pool.",
+            ),
+            Reason(
+                "TableTooLarge",
+                _F,
+                "The pool has more instances than a table can hold.",
+                "Split the pool; a table holds 1024 instances.",
+            ),
+        ),
+    ),
+)
