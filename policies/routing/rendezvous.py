@@ -14,6 +14,7 @@ import xxhash
 from numpy.typing import NDArray
 
 SLOTS = 4096
+_BLOCK = 8
 
 _PRIME_2 = np.uint64(14029467366897019727)
 _PRIME_3 = np.uint64(1609587929392839161)
@@ -58,14 +59,18 @@ def scores(names: Sequence[str], weights: Sequence[float]) -> NDArray[np.float64
         raise ValueError("weights must be positive")
     seeds = np.array([xxhash.xxh64_intdigest(name.encode()) for name in names], dtype=np.uint64)
     slots = _avalanche(np.arange(1, SLOTS + 1, dtype=np.uint64) * _SLOT_STEP)
-    mixed = _avalanche(seeds[:, None] ^ slots[None, :])
-    # 53 bits and a half, so that u lies strictly between 0 and 1.
-    u = (mixed >> np.uint64(11)).astype(np.float64)
-    u += 0.5
-    u *= 2.0**-53
-    np.log(u, out=u)
-    np.divide(-np.asarray(weights, dtype=np.float64)[:, None], u, out=u)
-    return u
+    out = np.empty((len(names), SLOTS))
+    for start in range(0, len(names), _BLOCK):  # blocks that stay in the processor's cache
+        part = slice(start, start + _BLOCK)
+        mixed = _avalanche(seeds[part, None] ^ slots[None, :])
+        mixed >>= np.uint64(11)
+        # 53 bits and a half, so that u lies strictly between 0 and 1.
+        u = mixed.astype(np.float64)
+        u += 0.5
+        u *= 2.0**-53
+        np.log(u, out=u)
+        np.divide(-np.asarray(weights[part], dtype=np.float64)[:, None], u, out=out[part])
+    return out
 
 
 def place(names: Sequence[str], weights: Sequence[float]) -> NDArray[np.intp]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -21,7 +22,7 @@ from policies.routing.rendezvous import SLOTS, scores
 
 NOBODY = -1
 _ROOM = 1.1  # greatest share of a member, relative to its fair share
-_STARVED = 0.5  # a member below this part of its fair share counts as filling, whatever the last table says
+_STARVED = 4.0  # a member this many standard deviations below its fair share is filling, whatever the last table says
 
 
 class MemberState(StrEnum):
@@ -132,7 +133,7 @@ def plan_table(
     previous
         The table in force, None for the first one.
     members
-        All instances known now, in any order, names distinct.
+        All instances known now, in any order; names distinct among those that may own slots.
     budget
         Churn budget.
     history
@@ -148,7 +149,7 @@ def plan_table(
     Raises
     ------
     ValueError
-        If two members share a name.
+        If two members that may own slots share a name.
     """
     recent = tuple(move for move in history if now_ms - move.at_ms < budget.window_ms)
     eligible = sorted((m for m in members if m.eligible), key=lambda m: m.name)
@@ -158,36 +159,57 @@ def plan_table(
             table=kept, reason=TableReason.NOBODY_READY, moved_slots=0, forced_slots=0, deferred_slots=0, history=recent
         )
     before = _carry_over(previous, eligible)
-    score = scores([m.name for m in eligible], [float(m.weight_percent) for m in eligible])
-    room = _room(eligible)
-    slots = _give_away(before, score, room)
-    forced = int(np.count_nonzero(slots != before))
-    spent = sum(move.slots for move in recent) + (forced if previous is not None else 0)
-    allowance = max(math.floor(budget.max_moved_percent * SLOTS / 100.0 + 1e-9) - spent, 0)
-    filling = _filling(previous, eligible, slots)
-    wanted = _wanted(slots, score, room, filling)
-    slots[wanted[:allowance]] = score.argmax(axis=0)[wanted[:allowance]]
-    voluntary = min(len(wanted), allowance)
-    deferred = len(wanted) - voluntary
-    waiting = set(score.argmax(axis=0)[wanted[allowance:]].tolist())
+    change = _change(previous, before, eligible, budget=budget, spent=sum(move.slots for move in recent))
     owners = tuple(
-        Owner(name=m.name, uid=m.uid, weight_percent=m.weight_percent, filling=i in waiting) for i, m in enumerate(eligible)
+        Owner(name=m.name, uid=m.uid, weight_percent=m.weight_percent, filling=i in change.waiting)
+        for i, m in enumerate(eligible)
     )
-    packed = tuple(int(s) for s in slots)
+    packed = tuple(change.slots.tolist())
     if previous is not None and previous.owners == owners and previous.slots == packed:
         table, reason = previous, TableReason.UNCHANGED
     else:
         table = Table(generation=previous.generation + 1 if previous else 1, owners=owners, slots=packed)
         reason = TableReason.CHANGED
-    moved = forced + voluntary if previous is not None else 0
+    moved = change.forced + change.voluntary
     return TablePlan(
         table=table,
-        reason=TableReason.DEFERRED if deferred else reason,
+        reason=TableReason.DEFERRED if change.deferred else reason,
         moved_slots=moved,
-        forced_slots=forced if previous is not None else 0,
-        deferred_slots=deferred,
+        forced_slots=change.forced,
+        deferred_slots=change.deferred,
         history=(*recent, Move(at_ms=now_ms, slots=moved)) if moved else recent,
     )
+
+
+class _Change(NamedTuple):
+    """New owners, how many slots changed hands and why, and the members that still wait for theirs."""
+
+    slots: NDArray[np.int64]
+    forced: int
+    voluntary: int
+    deferred: int
+    waiting: frozenset[int]
+
+
+def _change(
+    previous: Table | None, before: NDArray[np.int64], eligible: Sequence[Member], *, budget: ChurnBudget, spent: int
+) -> _Change:
+    orphans = bool((before == NOBODY).any())
+    if not orphans and not _filling(previous, eligible, before).any():
+        return _Change(before, 0, 0, 0, frozenset())
+    score = scores([m.name for m in eligible], [float(m.weight_percent) for m in eligible])
+    room = _room(eligible)
+    slots = _give_away(before, score, room)
+    forced = 0
+    if previous is not None:  # a slot that never had an owner has nobody to move
+        forced = int(np.count_nonzero((slots != before) & (np.asarray(previous.slots) != NOBODY)))
+    allowance = max(math.floor(budget.max_moved_percent * SLOTS / 100.0 + 1e-9) - spent - forced, 0)
+    best = score.argmax(axis=0)
+    wanted = _wanted(slots, score, best, room, _filling(previous, eligible, slots))
+    slots[wanted[:allowance]] = best[wanted[:allowance]]
+    deferred = max(len(wanted) - allowance, 0)
+    waiting = frozenset(best[wanted[allowance:]].tolist())
+    return _Change(slots, forced, len(wanted) - deferred, deferred, waiting)
 
 
 def _carry_over(previous: Table | None, eligible: Sequence[Member]) -> NDArray[np.int64]:
@@ -237,7 +259,8 @@ def _filling(previous: Table | None, eligible: Sequence[Member], slots: NDArray[
     known = {} if previous is None else {(o.name, o.uid): o for o in previous.owners}
     weights = np.array([m.weight_percent for m in eligible], dtype=np.float64)
     fair = SLOTS * weights / weights.sum()
-    out = np.bincount(slots, minlength=len(eligible)) < _STARVED * fair
+    least = np.maximum(fair - _STARVED * np.sqrt(fair), 0.0)
+    out = np.bincount(slots[slots != NOBODY], minlength=len(eligible)) <= least
     for i, member in enumerate(eligible):
         owner = known.get((member.name, member.uid))
         if owner is None or owner.filling or member.weight_percent > owner.weight_percent:
@@ -246,10 +269,13 @@ def _filling(previous: Table | None, eligible: Sequence[Member], slots: NDArray[
 
 
 def _wanted(
-    slots: NDArray[np.int64], score: NDArray[np.float64], room: NDArray[np.int64], filling: NDArray[np.bool_]
+    slots: NDArray[np.int64],
+    score: NDArray[np.float64],
+    best: NDArray[np.intp],
+    room: NDArray[np.int64],
+    filling: NDArray[np.bool_],
 ) -> NDArray[np.intp]:
     """Slots that a filling member wins and has room for, the clearest wins first."""
-    best = score.argmax(axis=0)
     candidates = np.flatnonzero((best != slots) & filling[best])
     left = room - np.bincount(slots, minlength=len(room))
     chosen: list[NDArray[np.intp]] = []
