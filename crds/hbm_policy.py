@@ -182,4 +182,11 @@ KIND = Kind(
         AGE,
     ),
     selectable_fields=(".spec.strategy", ".spec.learned.model"),
+    example={
+        "strategy": "Learned",
+        "enforcement": "Shadow",
+        "bounds": {"minEmbPercent": 20, "fallbackEmbPercent": 50, "maxEmbPercent": 80},
+        "learned": {"model": "split-2026-01", "clampPercent": 10},
+        "refill": {"maxLinkPercent": 20, "maxBytesPerSecond": "4G"},
+    },
 )

@@ -5,8 +5,9 @@ It is plain data next to the model, so that the model stays a model and the gene
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from crds.types import API_VERSION, GROUP, VERSION, Resource
 
@@ -48,6 +49,8 @@ class Kind(Generic[R]):
     group: str = GROUP
     version: str = VERSION
     category: str = "grfleet"
+    example: Mapping[str, Any] | None = None
+    """A spec that people may start from, for kinds that people write; printed in the reference and tried on a server."""
 
     @property
     def singular(self) -> str:

@@ -181,4 +181,9 @@ KIND = Kind(
         Column("Hit-Target%", ".spec.targets.hitBeforeRankPercent", "Prefixes ready before ranking.", "integer"),
         AGE,
     ),
+    example={
+        "trigger": {"minPrefixTokens": 4096, "riskBudgetMs": 40},
+        "budget": {"prefixPercent": 15, "maxInflight": 128},
+        "behavior": {"scaleDown": {"stabilizationWindowSeconds": 600}},
+    },
 )

@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import yaml
+
 from crds.kind import Kind
 from crds.reasons import CONDITIONS, ConditionSpec
 from crds.registry import KINDS
@@ -61,6 +63,9 @@ def _kind(kind: Kind[Any]) -> str:
     schema = structural_schema(kind.model)
     lines = [f"## {kind.name}", "", schema["description"], ""]
     lines.append(f"`kubectl get {kind.plural}` (`{'`, `'.join(kind.short_names)}`)" + _extras(kind))
+    if kind.example is not None:
+        document = {"apiVersion": API_VERSION, "kind": kind.name, "metadata": {"name": "example"}, "spec": dict(kind.example)}
+        lines += ["", "```yaml", yaml.safe_dump(document, sort_keys=False).rstrip("\n"), "```"]
     lines += ["", "| field | type | default | bounds | text |", "|---|---|---|---|---|"]
     for part in ("spec", "status"):
         if part in schema["properties"]:

@@ -105,4 +105,9 @@ KIND = Kind(
         AGE,
     ),
     selectable_fields=(".spec.userKeySecret.name",),
+    example={
+        "userKeySecret": {"name": "user-key"},
+        "churn": {"maxMovedPercent": 5, "windowSeconds": 60},
+        "drain": {"deadlineSeconds": 120},
+    },
 )

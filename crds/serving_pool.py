@@ -338,4 +338,15 @@ KIND = Kind(
     ),
     scale=Scale(".spec.replicas", ".status.replicas", ".status.selector"),
     selectable_fields=(".spec.model.name", ".spec.scaling.mode", ".spec.policies.hbm", ".spec.paused"),
+    example={
+        "model": {"name": "ranker", "version": "7", "kvBytesPerToken": 4096, "embRowBytes": 512, "maxHistoryTokens": 8192},
+        "instances": {
+            "external": [
+                {"name": "a", "serviceURL": "http://gr-a.example:9000", "agentURL": "http://gr-a.example:9001"},
+                {"name": "b", "serviceURL": "http://gr-b.example:9000", "agentURL": "http://gr-b.example:9001"},
+            ]
+        },
+        "memory": {"hbmBytes": "80Gi", "hbmReservedBytes": "20Gi", "hostBytes": "256Gi"},
+        "slo": {"p99Ms": 50, "goodPercent": "99.6"},
+    },
 )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import yaml
 from crd_samples import MANAGED, collection, create, dry_run, sample, with_value
 
 import crds
@@ -19,6 +22,14 @@ pytestmark = pytest.mark.usefixtures("crds_installed")
 DOCUMENTS = crd_documents()
 KINDS = pytest.mark.parametrize("kind", crds.KINDS, ids=lambda kind: kind.name)
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+
+def fields_of(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, child in schema.get("properties", {}).items():
+        where = f"{path}.{name}" if path else name
+        yield where, child
+        yield from fields_of(child, where)
+        yield from fields_of(child.get("items", {}), f"{where}[]")
 
 
 def managed_pool() -> dict[str, Any]:
@@ -67,6 +78,23 @@ def test_a_sample_is_accepted_in_a_server_side_dry_run_and_not_stored(
     assert answer.status_code == httpx.codes.CREATED, answer.text
     assert answer.headers.get_list("warning") == []
     assert kube_api.get(collection(kind.name, namespace)).json()["items"] == []
+
+
+@pytest.mark.parametrize("kind", [kind for kind in crds.KINDS if kind.example], ids=lambda kind: kind.name)
+def test_the_example_in_the_reference_is_accepted(kubectl: Kubectl, namespace: str, kind: crds.Kind[Any]) -> None:
+    reference = (Path(crds.__file__).parent.parent / "docs/reference/api.md").read_text("utf-8")
+    section = reference.split(f"\n## {kind.name}\n", 1)[1]
+    example = section.split("```yaml\n", 1)[1].split("```", 1)[0]
+    kubectl("apply", "--dry-run=server", "-n", namespace, "-f", "-", input=example)
+    assert yaml.safe_load(example)["spec"] == kind.example
+
+
+@KINDS
+def test_the_published_openapi_has_a_text_for_every_field(kube_api: httpx.Client, kind: crds.Kind[Any]) -> None:
+    schemas = kube_api.get(f"/openapi/v3/apis/{crds.GROUP}/{crds.VERSION}").raise_for_status().json()["components"]["schemas"]
+    schema = schemas[f"dev.grfleet.{crds.VERSION}.{kind.name}"]
+    silent = [path for path, part in fields_of(schema) if path.startswith(("spec", "status")) and not part.get("description")]
+    assert silent == []
 
 
 @KINDS
