@@ -218,6 +218,12 @@ SERVING: tuple[ConditionSpec, ...] = (
                 "Wait a few seconds; then see the condition InstancesReady of the pool.",
             ),
             Reason(
+                "NameTaken",
+                _F,
+                "A GRRoutingTable of the pool's name belongs to somebody else.",
+                "Delete that GRRoutingTable; grfleet makes its own.",
+            ),
+            Reason(
                 "TableTooLarge",
                 _F,
                 "The pool has more instances than a table can hold.",
