@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from controllers.allocation.controller import AllocationLoop
+from controllers.allocation.rollup_controller import AllocationRollupLoop
+from controllers.pool.controller import PoolLoop
+from controllers.routing.controller import RoutingLoop
 from controllers.runtime.loop import Loop
+from controllers.signing_key import KeyPublisher, SigningKey
 
 
 def all_loops() -> list[Loop]:
     """Fresh loops for one process."""
-    return []
+    key = SigningKey()
+    return [PoolLoop(KeyPublisher(key)), AllocationLoop(key), AllocationRollupLoop(), RoutingLoop()]

@@ -9,12 +9,12 @@ from controllers.allocation.decide import decide
 from controllers.allocation.execute import execute
 from controllers.allocation.memory import Memory
 from controllers.allocation.observe import BY_UID, observe, uid_index
-from controllers.allocation.wake import instances_for
 from controllers.runtime.controller import DONE, Result
 from controllers.runtime.loop import Context
 from controllers.runtime.resources import HBM_POLICIES, INSTANCES, POOLS, Key
 from controllers.runtime.store import Store, WatchEvent
 from controllers.signing_key import SigningKey
+from controllers.wake import instances_for
 
 
 class AllocationLoop:

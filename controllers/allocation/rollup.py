@@ -1,7 +1,7 @@
 """SplitSettled and PolicyHealthy of a pool: what its instances say, taken together. Pure.
 
-The pool is as unwell as its worst instance, and the message counts. While an instance has not caught up with a new spec the old word
-stands, so that the conditions do not flicker with every edit.
+The pool is as unwell as its worst instance, and the message counts. While an instance has not caught up with a new spec the
+old word stands, so that the conditions do not flicker with every edit.
 """
 
 from __future__ import annotations

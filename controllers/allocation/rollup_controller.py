@@ -11,13 +11,13 @@ from pydantic import ValidationError
 
 from controllers.allocation.observe import policy_of
 from controllers.allocation.rollup import PoolView, decide_rollup
-from controllers.allocation.wake import pools_naming, spec_changed
 from controllers.pace import WriteTimes
 from controllers.runtime.controller import DONE, Result
 from controllers.runtime.errors import Terminal
 from controllers.runtime.loop import Context
 from controllers.runtime.resources import HBM_POLICIES, INSTANCES, POOLS, Key, identity
 from controllers.runtime.store import Store, WatchEvent
+from controllers.wake import pools_naming, spec_changed
 from crds import GRInstance, GRServingPool, explain_invalid
 from crds.reasons import FieldManager
 

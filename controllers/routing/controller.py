@@ -1,0 +1,52 @@
+"""The routing loop as the runtime sees it: which events concern which pool, and one reconcile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from controllers.pace import WriteTimes
+from controllers.routing.decide import decide
+from controllers.routing.execute import execute
+from controllers.routing.observe import observe
+from controllers.runtime.controller import DONE, Result
+from controllers.runtime.loop import Context
+from controllers.runtime.resources import INSTANCES, POOLS, ROUTING_POLICIES, ROUTING_TABLES, Key
+from controllers.runtime.store import Store, WatchEvent
+from controllers.wake import pools_naming, spec_changed
+
+
+class RoutingLoop:
+    """Keyed by pool; the field manager grfleet-routing."""
+
+    name = "routing"
+    keyed_by = POOLS
+    watches = (POOLS, INSTANCES, ROUTING_POLICIES, ROUTING_TABLES)
+
+    def __init__(self) -> None:
+        self._writes = WriteTimes()
+        self._started = datetime.min.replace(tzinfo=UTC)
+
+    def keys_for(self, event: WatchEvent, store: Store) -> Iterable[Key]:
+        """The pool; the pool of the instance or table; or the pools that name the policy."""
+        if event.resource in (POOLS, ROUTING_TABLES):  # a table has the name of its pool
+            return (event.key,)
+        if event.resource == INSTANCES:
+            return (Key(event.key.namespace, str(event.obj["spec"]["poolRef"])),) if event.obj.get("spec") else ()
+        return tuple(pools_naming(event.key, store, field="routing")) if spec_changed(event) else ()
+
+    async def start(self, ctx: Context) -> None:
+        """Remember since when we lead: silence seen by an earlier leader is judged anew."""
+        self._started = ctx.clock.now()
+
+    async def reconcile(self, key: Key, ctx: Context) -> Result | None:
+        """Observe, decide, execute."""
+        ages = self._writes.ages(key, now_s=ctx.clock.monotonic())
+        seen = observe(ctx, key, started=self._started, write_ages=ages)
+        if seen is None:
+            self._writes.forget(key)
+            return DONE
+        plan = decide(seen, ctx.clock.now())
+        if await execute(plan, seen, ctx):
+            self._writes.note(key, now_s=ctx.clock.monotonic())
+        return Result(plan.requeue_after)

@@ -1,0 +1,203 @@
+"""What table to publish for a pool, and what to say about it, as a pure function over `policies.routing`.
+
+The generation grows by one with each change and never falls, not even when somebody deletes the table: followers take only
+higher ones, so the pool's status remembers the last. A paused pool keeps its table to the letter; clients still walk past
+dead instances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from controllers.announce import Announcement, announcements
+from controllers.lookup import Found, NotFound, Unreadable
+from controllers.pace import wait_before_write
+from controllers.routing.members import members_of, seconds_of_grace_left, view_in_doubt
+from controllers.routing.observe import Holder, Observation
+from controllers.routing.wire import milliseconds, move_fields, moves_of, percent, table_fields, table_of
+from controllers.runtime.conditions import Condition, Status, conditions_of, find_condition, set_conditions
+from crds import RoutingPolicySpec
+from crds.routing_table import MAX_TABLE_INSTANCES
+from policies.routing.table import ChurnBudget, Table, TablePlan, TableReason, plan_table
+
+WARMING_SECONDS = 10.0
+PREDECESSOR_SECONDS = 5.0
+KEY_ID_LENGTH = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to carry out.
+
+    Attributes
+    ----------
+    apply_table
+        Whether the table object has to be made, or taken over.
+    table_status
+        The whole status of the table, or None when it stands as it should.
+    pool_status
+        The loop's whole part of the pool's status, or None.
+    """
+
+    apply_table: bool = False
+    table_status: Mapping[str, Any] | None = None
+    pool_status: Mapping[str, Any] | None = None
+    announce: tuple[Announcement, ...] = ()
+    requeue_after: float | None = None
+
+
+def decide(seen: Observation, now: datetime) -> Plan:
+    """Choose for what was seen."""
+    previous = table_of(seen.table.status) if seen.table is not None and seen.holder in (Holder.POOL, Holder.ORPHAN) else None
+    held = hold(seen, previous)
+    if held is not None:
+        return _plan(seen, held, None, now)
+    assert isinstance(seen.policy, Found)
+    policy: RoutingPolicySpec = seen.policy.spec
+    planned = plan_table(
+        previous,
+        members_of(seen, policy, previous, now),
+        budget=ChurnBudget(
+            max_moved_percent=float(policy.churn.max_moved_percent), window_ms=policy.churn.window_seconds * 1000.0
+        ),
+        history=moves_of(seen.table.status) if seen.table is not None else (),
+        now_ms=milliseconds(now),
+    )
+    if planned.reason is TableReason.NOBODY_READY:
+        waiting = seen.instances and all(seconds_of_grace_left(i, started=seen.started, now=now) is None for i in seen.instances)
+        if waiting and previous is None:
+            return _plan(seen, _published("Unknown", "Pending", "no instance has been observed yet"), None, now)
+        return _plan(seen, _published("False", "NoInstances", "no instance is ready; the last table stays"), None, now)
+    return _plan(seen, None, planned, now)
+
+
+def hold(seen: Observation, previous: Table | None) -> Condition | None:
+    """The condition that goes with leaving the table alone, or None to go on."""
+    policy = seen.policy
+    if seen.holder is Holder.STRANGER:
+        name = seen.pool.metadata.name
+        return _published(
+            "False", "NameTaken", f"GRRoutingTable {name} belongs to somebody else; delete it and grfleet makes its own"
+        )
+    if seen.pool.spec.paused:
+        return _published("False", "PausedByUser", "the last table stays; set spec.paused to false to continue")
+    if isinstance(policy, NotFound):
+        where = f"no RoutingPolicy {policy.name} in namespace {policy.namespace}"
+        return _published("False", "PolicyNotFound", f"{where}; create it or correct spec.policies.routing of the pool")
+    if isinstance(policy, Unreadable):
+        return _published(
+            "False", "PolicyInvalid", f"RoutingPolicy {policy.namespace}/{policy.name} cannot be read: {policy.why}"
+        )
+    if not seen.instances:
+        return _published("False", "NoInstances", "the pool has no instance; the last table stays")
+    if len(seen.instances) > MAX_TABLE_INSTANCES:
+        return _published("False", "TableTooLarge", f"{len(seen.instances)} instances; a table holds {MAX_TABLE_INSTANCES}")
+    doubt = view_in_doubt(seen, previous)
+    return _published("False", "ViewInDoubt", doubt) if doubt is not None else None
+
+
+def _plan(seen: Observation, held: Condition | None, planned: TablePlan | None, now: datetime) -> Plan:
+    """Turn a hold or a planned table into writes."""
+    if seen.holder is Holder.PREDECESSOR:
+        return Plan(requeue_after=PREDECESSOR_SECONDS)
+    generation, fields = _table_fields(seen, planned, now)
+    condition = held or _verdict(seen, planned, generation)
+    pool_status, announce, wait = _pool_status(seen, condition, generation, now)
+    return Plan(
+        apply_table=planned is not None and seen.holder in (Holder.NOBODY, Holder.ORPHAN),
+        table_status=_table_status(seen, fields, condition, now),
+        pool_status=pool_status,
+        announce=announce,
+        requeue_after=_requeue_after(seen, planned, wait, now),
+    )
+
+
+def _table_fields(seen: Observation, planned: TablePlan | None, now: datetime) -> tuple[int | None, dict[str, Any]]:
+    """Generation and fields of the table to stand; without a plan those that stand."""
+    old: dict[str, Any] = dict((seen.stored_table or {}).get("status") or {})
+    old.pop("conditions", None)
+    old.pop("observedGeneration", None)
+    if planned is None:
+        return old.get("generation"), old
+    assert isinstance(seen.policy, Found)
+    secret = seen.policy.spec.user_key_secret
+    key_id = secret.name[:KEY_ID_LENGTH] if secret is not None else ""
+    fields = table_fields(planned.table, {each.metadata.name: each for each in seen.instances}, key_id=key_id)
+    if all(old.get(name) == value for name, value in fields.items()):
+        return old.get("generation"), old
+    generation = max(int(old.get("generation") or 0), seen.pool.status.table_generation or 0) + 1
+    before = seen.table.status.recent_moves if seen.table is not None else ()
+    fields["generation"] = generation
+    fields["movedPercent"] = percent(planned.moved_percent)
+    moves = move_fields(planned.history, before, generation)
+    if moves:
+        fields["recentMoves"] = moves
+    return generation, fields
+
+
+def _table_status(seen: Observation, fields: Mapping[str, Any], condition: Condition, now: datetime) -> dict[str, Any] | None:
+    """The table's whole status when it differs from the one that stands; nothing is said on a table that is not ours."""
+    if seen.holder is Holder.STRANGER or "generation" not in fields:
+        return None
+    stored: Mapping[str, Any] = seen.stored_table or {}
+    observed = int(stored.get("metadata", {}).get("generation", 1))
+    before = conditions_of(stored) if stored else []
+    items = set_conditions(before, (condition,), observed_generation=observed, now=now)
+    status = {**fields, "observedGeneration": observed, "conditions": items}
+    return status if status != stored.get("status") else None
+
+
+def _pool_status(
+    seen: Observation, condition: Condition, generation: int | None, now: datetime
+) -> tuple[dict[str, Any] | None, tuple[Announcement, ...], float | None]:
+    """(status, announcements, seconds to wait) for the pool."""
+    before = conditions_of(seen.stored)
+    items = set_conditions(before, (condition,), observed_generation=seen.pool.metadata.generation, now=now)
+    highest = max(generation or 0, seen.pool.status.table_generation or 0)
+    status: dict[str, Any] = {"conditions": items}
+    if highest:
+        status["tableGeneration"] = highest
+    old = find_condition(before, condition.type)
+    same_table = seen.pool.status.table_generation == status.get("tableGeneration")
+    if old is not None and dict(old) == items[0] and same_table:
+        return None, (), None
+    moved_on = old is None or old["status"] != condition.status or old.get("observedGeneration") != items[0]["observedGeneration"]
+    wait = wait_before_write(seen.write_ages, transition=moved_on or not same_table)
+    if wait:
+        return None, (), wait
+    return status, announcements(before, (condition,)), None
+
+
+def _verdict(seen: Observation, planned: TablePlan | None, generation: int | None) -> Condition:
+    assert planned is not None, "without a plan the table is held, and the hold has a condition"
+    owners = planned.table.owners
+    words = f"generation {generation}, {len(owners)} instances"
+    if planned.deferred_slots:
+        return _published("False", "BudgetExhausted", f"{words}; more users move in the next windows of churn.windowSeconds")
+    warming = [owner.name for owner in owners if owner.weight_percent < 100]
+    if warming:
+        return _published("False", "Warming", f"{words}; warming: {', '.join(warming[:5])}")
+    return _published("True", "Published", words)
+
+
+def _requeue_after(seen: Observation, planned: TablePlan | None, wait: float | None, now: datetime) -> float | None:
+    """When to look again without an event: for a delayed write, a spent budget, a warming instance, the end of a grace."""
+    waits = [wait] if wait is not None else []
+    if planned is not None:
+        if planned.deferred_slots and planned.history and isinstance(seen.policy, Found):
+            window_ms = seen.policy.spec.churn.window_seconds * 1000.0
+            waits.append(max(1.0, (planned.history[0].at_ms + window_ms - milliseconds(now)) / 1000.0))
+        elif planned.deferred_slots:
+            waits.append(1.0)
+        if any(owner.weight_percent < 100 for owner in planned.table.owners):
+            waits.append(WARMING_SECONDS)
+        graces = [seconds_of_grace_left(each, started=seen.started, now=now) for each in seen.instances]
+        waits += [grace + 1.0 for grace in graces if grace]
+    return min(waits) if waits else None
+
+
+def _published(status: Status, reason: str, message: str) -> Condition:
+    return Condition("TablePublished", status, reason, message)

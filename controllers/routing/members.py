@@ -1,0 +1,107 @@
+"""Which instances may own users, and how much of their share: the safe reading of what is known about each.
+
+Not knowing is not gone: an instance that is in the table and has not been asked yet, or has been silent for less than the
+grace time, keeps its users. It loses them when it is known to be unreachable for longer, or when its object is gone. And when
+more than half of the table seems unreachable, the fault is more likely with the observer than with the fleet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from controllers.routing.observe import Observation
+from crds import GRInstance, RoutingPolicySpec
+from crds.types import ConditionStatus, find_condition
+from policies.allocation.measurement import Fresh, Measurement, Missing
+from policies.routing.table import Member, MemberState, Table
+from policies.routing.warmup import ramp_weight_percent
+
+GRACE_SECONDS = 30.0
+UNREACHABLE = frozenset({"AgentUnreachable", "EngineUnreachable"})
+FULL = 100
+
+
+def members_of(seen: Observation, policy: RoutingPolicySpec, previous: Table | None, now: datetime) -> list[Member]:
+    """The instances as the table plan takes them."""
+    weights = {(o.name, o.uid): o.weight_percent for o in previous.owners} if previous is not None else {}
+    mean_hit = _mean_hit_percent(seen, weights)
+    members = []
+    for instance in seen.instances:
+        identity = (instance.metadata.name, instance.metadata.uid)
+        if not _may_own(instance, in_table=identity in weights, started=seen.started, now=now):
+            members.append(Member(name=identity[0], uid=identity[1], state=MemberState.NOT_READY))
+            continue
+        weight = FULL
+        if previous is not None and weights.get(identity, 0) < FULL:
+            weight = ramp_weight_percent(
+                age_ms=_ready_for_seconds(instance, now) * 1000.0,
+                hit_percent=_relative_hit(instance, mean_hit),
+                target_hit_percent=float(policy.warmup.hit_percent),
+                max_ms=policy.warmup.max_seconds * 1000.0,
+                previous_percent=weights.get(identity, 0),
+            )
+        state = MemberState.READY if weight == FULL else MemberState.WARMING
+        members.append(Member(name=identity[0], uid=identity[1], state=state, weight_percent=weight))
+    return members
+
+
+def view_in_doubt(seen: Observation, previous: Table | None) -> str | None:
+    """Why what was seen is not to be acted on, or None."""
+    if previous is None or len(previous.owners) < 2:
+        return None
+    silent = {(i.metadata.name, i.metadata.uid) for i in seen.instances if unreachable_since(i) is not None}
+    lost = sum((owner.name, owner.uid) in silent for owner in previous.owners)
+    if 2 * lost > len(previous.owners):
+        return f"{lost} of {len(previous.owners)} instances of the table seem unreachable at once; check the operator's network"
+    return None
+
+
+def unreachable_since(instance: GRInstance) -> datetime | None:
+    """Since when the agent or the engine is known not to answer; None when it answers or nothing is known."""
+    ready = find_condition(instance.status.conditions, "Ready")
+    if ready is None or ready.status is not ConditionStatus.FALSE or ready.reason not in UNREACHABLE:
+        return None
+    return ready.last_transition_time
+
+
+def seconds_of_grace_left(instance: GRInstance, *, started: datetime, now: datetime) -> float | None:
+    """Seconds until a silent instance loses its users, 0 when it has; None when it is not known to be silent."""
+    since = unreachable_since(instance)
+    if since is None:
+        return None
+    return max(0.0, GRACE_SECONDS - (now - max(since, started)).total_seconds())
+
+
+def _may_own(instance: GRInstance, *, in_table: bool, started: datetime, now: datetime) -> bool:
+    ready = find_condition(instance.status.conditions, "Ready")
+    if ready is not None and ready.status is ConditionStatus.TRUE:
+        return True
+    left = seconds_of_grace_left(instance, started=started, now=now)
+    return in_table and (left is None or left > 0)
+
+
+def _ready_for_seconds(instance: GRInstance, now: datetime) -> float:
+    ready = find_condition(instance.status.conditions, "Ready")
+    if ready is None or ready.status is not ConditionStatus.TRUE:
+        return 0.0
+    return max(0.0, (now - ready.last_transition_time).total_seconds())
+
+
+def _mean_hit_percent(seen: Observation, weights: Mapping[tuple[str, str], int]) -> float | None:
+    """Mean KV hit rate of the instances that carry their full share."""
+    hits = [
+        instance.status.caches.kv_hit_percent
+        for instance in seen.instances
+        if weights.get((instance.metadata.name, instance.metadata.uid)) == FULL
+        and instance.status.caches is not None
+        and instance.status.caches.kv_hit_percent is not None
+    ]
+    return sum(hits) / len(hits) if hits else None
+
+
+def _relative_hit(instance: GRInstance, mean_hit: float | None) -> Measurement:
+    caches = instance.status.caches
+    if not mean_hit or caches is None or caches.kv_hit_percent is None:
+        return Missing()
+    return Fresh(100.0 * caches.kv_hit_percent / mean_hit)
