@@ -109,6 +109,7 @@ KIND = Kind(
         AGE,
     ),
     selectable_fields=(".spec.sha256",),
+    not_yet=("all of it: nothing verifies or runs a model, and nothing writes Verified and InUse",),
     example={
         "configMapKeyRef": {"name": "split-2026-01", "key": "model.npz"},
         "sha256": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",

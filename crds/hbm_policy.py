@@ -182,6 +182,11 @@ KIND = Kind(
         AGE,
     ),
     selectable_fields=(".spec.strategy", ".spec.learned.model"),
+    not_yet=(
+        "strategy `Learned`: the anchor decides and PolicyHealthy answers `ModelMissing`",
+        "`recovery`: agents take it and do not act on it",
+        "`rollout`: a change reaches all instances at once",
+    ),
     example={
         "strategy": "Learned",
         "enforcement": "Shadow",

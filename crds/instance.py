@@ -281,4 +281,8 @@ KIND = Kind(
         AGE,
     ),
     selectable_fields=(".spec.poolRef", ".spec.source.kind"),
+    not_yet=(
+        "`spec.intent.learned`, `spec.intent.modelRef` and `spec.intent.recovery`: agents take them and do not act on them",
+        "`spec.preInfer`: no loop writes it",
+    ),
 )

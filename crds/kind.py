@@ -49,6 +49,8 @@ class Kind(Generic[R]):
     group: str = GROUP
     version: str = VERSION
     category: str = "grfleet"
+    not_yet: tuple[str, ...] = ()
+    """What the API accepts and this release does not act on; printed in the reference, shortened as loops learn it."""
     example: Mapping[str, Any] | None = None
     """A spec that people may start from, for kinds that people write; printed in the reference and tried on a server."""
 

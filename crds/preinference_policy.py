@@ -181,6 +181,7 @@ KIND = Kind(
         Column("Hit-Target%", ".spec.targets.hitBeforeRankPercent", "Prefixes ready before ranking.", "integer"),
         AGE,
     ),
+    not_yet=("all of it: there is no pre-inference loop, and nothing writes PreInferenceScaled and MetricsFresh",),
     example={
         "trigger": {"minPrefixTokens": 4096, "riskBudgetMs": 40},
         "budget": {"prefixPercent": 15, "maxInflight": 128},

@@ -66,6 +66,8 @@ def _kind(kind: Kind[Any]) -> str:
     if kind.example is not None:
         document = {"apiVersion": API_VERSION, "kind": kind.name, "metadata": {"name": "example"}, "spec": dict(kind.example)}
         lines += ["", "```yaml", yaml.safe_dump(document, sort_keys=False).rstrip("\n"), "```"]
+    if kind.not_yet:
+        lines += ["", "Accepted, and not acted on in this release:", "", *(f"- {note}" for note in kind.not_yet)]
     lines += ["", "| field | type | default | bounds | text |", "|---|---|---|---|---|"]
     for part in ("spec", "status"):
         if part in schema["properties"]:

@@ -105,6 +105,7 @@ KIND = Kind(
         AGE,
     ),
     selectable_fields=(".spec.userKeySecret.name",),
+    not_yet=("`hotUsers`: there is no gateway that keeps the table of hot users",),
     example={
         "userKeySecret": {"name": "user-key"},
         "churn": {"maxMovedPercent": 5, "windowSeconds": 60},

@@ -338,6 +338,11 @@ KIND = Kind(
     ),
     scale=Scale(".spec.replicas", ".status.replicas", ".status.selector"),
     selectable_fields=(".spec.model.name", ".spec.scaling.mode", ".spec.policies.hbm", ".spec.paused"),
+    not_yet=(
+        "`instances.managed` and `instances.adopted`: the pool loop runs external instances and answers `UnsupportedSource`",
+        "`scaling` and `replicas`: there is no scaler and no Deployment to scale",
+        "`policies.preInference`, `memory.hostBytes` and `memory.ssdBytes`: there is no pre-inference loop",
+    ),
     example={
         "model": {"name": "ranker", "version": "7", "kvBytesPerToken": 4096, "embRowBytes": 512, "maxHistoryTokens": 8192},
         "instances": {
