@@ -11,6 +11,7 @@ import contextlib
 import datetime
 import os
 import secrets
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -272,8 +273,6 @@ class ControlPlane:
 
     def client(self, *, token: str | None = None, timeout_seconds: float = 30) -> httpx.Client:
         """An HTTP client of the API server, as the administrator or with another token; the caller closes it."""
-        import ssl
-
         return httpx.Client(
             base_url=self.url,
             verify=ssl.create_default_context(cafile=str(self.ca_file)),
