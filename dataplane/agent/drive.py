@@ -64,6 +64,7 @@ class Driver:
         *,
         start_id: str,
         may_use_bytes: int,
+        max_change_bytes: int,
         target_emb_bytes: int | None,
         refill_bytes_per_second: int,
         now_ms: float,
@@ -76,6 +77,8 @@ class Driver:
             As the youngest observation has them.
         may_use_bytes : int
             What both limits together may take.
+        max_change_bytes : int
+            Greatest change of one limit that the engine takes in one write.
         now_ms : float
             The agent's monotone clock.
         """
@@ -89,6 +92,7 @@ class Driver:
                 answer=self._answer,
                 state=self._state,
                 now_ms=now_ms,
+                max_change_bytes=max_change_bytes,
             )
             self._answer = Answer.NONE
             if put is None:

@@ -198,15 +198,13 @@ class Agent:
             return None
         split, describe = reading.now.split, reading.describe
         target = decision.target_emb_bytes if verdict.may_drive else None
-        if target is not None and describe.max_split_change_bytes is not None:
-            change = describe.max_split_change_bytes
-            target = min(max(target, split.limits.emb_bytes - change), split.limits.emb_bytes + change)
         held = self._intents.current
         refill = held.spec.refill if held is not None else None
         driven = await self._driver.drive(
             split,
             start_id=reading.now.start_id,
             may_use_bytes=self._usable_bytes(describe),
+            max_change_bytes=describe.max_split_change_bytes or describe.pool_bytes,
             target_emb_bytes=target,
             refill_bytes_per_second=refill_cap(
                 link_bytes_per_second=describe.link_bytes_per_second,

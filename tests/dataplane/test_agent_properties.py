@@ -97,7 +97,7 @@ async def calm_down(world: World) -> None:
     assert engine.violations == []
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(events, max_size=40))
 def test_the_pool_is_never_exceeded_and_the_agent_recovers_whatever_the_engine_does(script: list[tuple[str, object]]) -> None:
     asyncio.run(play(script))
