@@ -1,7 +1,7 @@
 """The closed list of condition types and of their reasons, each with what it means and what to do about it.
 
-A condition with another reason cannot be built (:func:`check_condition`), and the API reference prints the list, so that a reader of
-a reason in ``kubectl get`` finds the remedy. A type has one field manager; reasons of a type belong to that type only.
+A condition with another reason cannot be built (:func:`check_condition`), and the API reference prints the list, so that whoever
+reads a reason in ``kubectl get`` finds the remedy. A type has one field manager; reasons of a type belong to that type only.
 """
 
 from __future__ import annotations
