@@ -24,6 +24,9 @@ from engines.reference.options import ConfigError, read_config
 from engines.reference.server import application
 from simulator.core.instance import GRInstanceCore
 
+#: How long open connections may hold the exit back; answers take microseconds, so nothing needs longer.
+SHUTDOWN_S = 1.0
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of `grfleet-reference-engine`."""
@@ -87,7 +90,8 @@ def check_listen(listen: str, token: str | None) -> None:
 
 async def serve(core: GRInstanceCore, listen: str, token: str | None) -> None:
     """Serve until SIGTERM or SIGINT; print the address as one JSON line once ready."""
-    runner = web.AppRunner(application(core, ModelClock(time.monotonic), token=token), access_log=None, handle_signals=False)
+    app = application(core, ModelClock(time.monotonic), token=token)
+    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=SHUTDOWN_S)
     await runner.setup()
     stopped = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
