@@ -20,14 +20,22 @@ from policies.allocation.types import EstimatorView
 
 TABLE_ENTRIES = 1 << 16
 MAX_BATCHES = 4
+DEFAULT_MEMORY_MS = 60_000.0
 PRIOR_ROWS_PER_TOKEN = 1.0
 """Rows that a missed token asks for again, until the measured slope takes over: one item a token is the common model."""
 
 
 class Estimators:
-    """Curves of both caches and the costs of their misses, on one clock that never goes back."""
+    """Curves of both caches and the costs of their misses, on one clock that never goes back.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    memory_ms : float
+        Time constant with which old accesses are forgotten.
+    """
+
+    def __init__(self, *, memory_ms: float = DEFAULT_MEMORY_MS) -> None:
+        self._memory_ms = memory_ms
         self._shape: tuple[int, int, int, int] | None = None
         self._users = self._rows = ReuseTimeEstimator(sample_rate=1.0, table_entries=8)
         self._costs = CostMemory()
@@ -106,8 +114,10 @@ class Estimators:
         if shape != self._shape:
             self._shape = shape
             sampling = reading.describe.sampling
-            self._users = ReuseTimeEstimator(sample_rate=1.0 / sampling.users_one_in, table_entries=TABLE_ENTRIES)
-            self._rows = ReuseTimeEstimator(sample_rate=1.0 / sampling.rows_one_in, table_entries=TABLE_ENTRIES)
+            self._users, self._rows = (
+                ReuseTimeEstimator(sample_rate=1.0 / one_in, decay_ms=self._memory_ms, table_entries=TABLE_ENTRIES)
+                for one_in in (sampling.users_one_in, sampling.rows_one_in)
+            )
             self._costs = CostMemory()
             self._shift_ms = self._now_ms - reading.now.clock_ms
         elif reading.restarted:

@@ -15,7 +15,7 @@ from contract.errors import ProtocolViolation, Unreachable
 from dataplane.agent import report
 from dataplane.agent.decisions import DecisionRing
 from dataplane.agent.drive import Driven, Driver
-from dataplane.agent.estimate import Estimators
+from dataplane.agent.estimate import DEFAULT_MEMORY_MS, Estimators
 from dataplane.agent.intent import IntentBook
 from dataplane.agent.metrics import AgentMetrics
 from dataplane.agent.observe import NoReading, Observer, Reading
@@ -47,6 +47,8 @@ class Agent:
         Names this process; a reader sees by it that sequence numbers started over.
     wall_s, monotonic_s : callable
         Unix seconds, for expiry only; seconds of a clock that never goes back, for everything else.
+    memory_ms : float
+        Time constant with which the estimators forget old accesses.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Agent:
         start_id: str,
         wall_s: Callable[[], float],
         monotonic_s: Callable[[], float],
+        memory_ms: float = DEFAULT_MEMORY_MS,
     ) -> None:
         self.decisions = DecisionRing()
         self.metrics = AgentMetrics()
@@ -66,7 +69,7 @@ class Agent:
         self._wall_s = wall_s
         self._monotonic_s = monotonic_s
         self._observer = Observer(engine)
-        self._estimators = Estimators()
+        self._estimators = Estimators(memory_ms=memory_ms)
         self._driver = Driver(engine)
         self._window = Window()
         self._state = AllocationState()

@@ -30,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 instance_uid=options.instance_uid,
                 engine_token_file=options.engine_token_file,
                 log_level=options.log_level,
+                memory_seconds=options.memory_seconds,
             )
         )
     except ConfigurationError as error:
@@ -59,8 +60,22 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--instance-uid", metavar="UID", help="accept intents for this GRInstance uid only")
     parser.add_argument("--engine-token-file", metavar="FILE", help="bearer token for an engine on TCP")
+    parser.add_argument(
+        "--memory-seconds",
+        type=_seconds,
+        default=60.0,
+        metavar="S",
+        help="time constant with which the estimators forget old accesses; default %(default)s",
+    )
     parser.add_argument("--log-level", choices=LOG_LEVELS, default="info", help="default %(default)s")
     return parser
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 1.0 <= value <= 86_400.0:
+        raise argparse.ArgumentTypeError("1 to 86400 seconds")
+    return value
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the agent needs from the world: one engine. `contract.EngineClient` is the real one; tests bring their own."""
+"""What the agent needs from the world: one engine. `EngineLink` is the real one; tests bring their own."""
 
 from typing import Any, Protocol
 

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from contract.engine_client import EngineClient
 from dataplane.agent import logs
+from dataplane.agent.engine_link import EngineLink
 from dataplane.agent.intent import IntentBook
 from dataplane.agent.loop import Agent
 from dataplane.agent.server import application
@@ -41,6 +41,7 @@ class Settings:
     instance_uid: str | None = None
     engine_token_file: str | None = None
     log_level: str = "info"
+    memory_seconds: float = 60.0
 
 
 def run(settings: Settings) -> int:
@@ -61,7 +62,7 @@ def run(settings: Settings) -> int:
 
 async def _serve(settings: Settings, *, key: bytes | None, token: str | None) -> int:
     try:
-        engine = EngineClient(settings.engine, token=token, timeout_s=1.0)
+        engine = EngineLink(settings.engine, token=token)
     except ValueError as error:
         raise ConfigurationError(f"--engine {error}") from error
     agent = Agent(
@@ -70,6 +71,7 @@ async def _serve(settings: Settings, *, key: bytes | None, token: str | None) ->
         start_id=f"{os.getpid()}-{time.time_ns():x}",
         wall_s=time.time,
         monotonic_s=time.monotonic,
+        memory_ms=settings.memory_seconds * 1000.0,
     )
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
