@@ -76,7 +76,7 @@ def trust_of(view: EstimatorView, *, emb_bytes: int, kv_bytes: int) -> Trust:
 
 
 def _ripe(curve: Curve, capacity_bytes: int) -> bool:
-    return curve.window_ms >= WARM_WINDOW_MS or _seen_bytes(curve) >= capacity_bytes
+    return curve.window_ms >= min(WARM_WINDOW_MS, curve.memory_ms) or _seen_bytes(curve) >= capacity_bytes
 
 
 def _seen_bytes(curve: Curve) -> float:

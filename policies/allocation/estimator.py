@@ -178,6 +178,7 @@ class ReuseTimeEstimator:
             window_ms=max(now_ms - self._first_ms, 0.0),
             volatility=float(np.abs(quick - miss).mean()),
             size_cv2=cv2,
+            memory_ms=min(self._decay_ms, 1.0e12),  # infinity has no JSON form
         )
 
     def _forget(self, dt_ms: float) -> None:

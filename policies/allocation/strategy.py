@@ -196,7 +196,10 @@ def _elapsed_ms(state: AllocationState, intent: AllocationIntent, now_ms: float)
 
 
 def _hold(inputs: DecisionInputs, state: AllocationState, reason: Reason) -> tuple[Decision, AllocationState]:
-    """Keep the split; under bad data and orders to stop nothing may be sent at all."""
+    """Keep the split; under bad data and orders to stop nothing may be sent at all.
+
+    The time of a hold earns no slew credit, and what was earned before stays: a quiet instance still gets somewhere.
+    """
     split = inputs.observation.split
     target = _base_bytes(split, state, inputs.observation) if isinstance(split, SplitInForce) else None
     active = inputs.intent is not None and inputs.intent.enforcement is Enforcement.ACTIVE
@@ -212,7 +215,6 @@ def _hold(inputs: DecisionInputs, state: AllocationState, reason: Reason) -> tup
         state,
         decided_at_ms=inputs.now_ms,
         target_emb_bytes=target if target is not None else state.target_emb_bytes,
-        slew_credit_bytes=0.0,  # a freeze does not save up speed
     )
     return decision, kept
 

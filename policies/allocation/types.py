@@ -179,6 +179,8 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
         Time since the last sampled access.
     window_ms
         Time since the first one: reuse times beyond it cannot have been seen.
+    memory_ms
+        Time constant with which the estimate forgets: watching longer than that makes it no riper.
     volatility
         Mean absolute difference between a quick and a slow estimate, in miss ratio; 0 is a steady stream.
     size_cv2
@@ -192,6 +194,7 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
     window_ms: float
     volatility: float
     size_cv2: float
+    memory_ms: float = 60_000.0
 
     @property
     def capacity_bytes(self) -> NDArray[np.float64]:

@@ -229,7 +229,21 @@ def test_a_slew_limit_below_one_granule_per_decision_still_adds_up_to_the_full_r
 
 
 def test_a_freeze_saves_up_no_speed() -> None:
-    assert run(inputs(paused=True))[1].slew_credit_bytes == 0.0
+    _, paused = run(inputs(paused=True, slew_credit_bytes=5.0))
+    assert paused.slew_credit_bytes == 5.0
+    assert paused.decided_at_ms == 60_000.0
+
+
+def test_an_instance_that_is_idle_every_other_interval_still_arrives() -> None:
+    i = inputs(strategy=Strategy.HILL_CLIMB, slew_credit_bytes=0.0)
+    idle = msgspec.structs.replace(i.observation, requests=Fresh(0.0))
+    emb, state = 14 * GIB, i.state
+    for tick in range(1, 81):
+        observation = msgspec.structs.replace(idle if tick % 2 else i.observation, split=split(emb, USABLE - emb))
+        decision, state = decide(observation, i.view, i.intent, state, 60_000.0 + 100.0 * tick)
+        assert decision.target_emb_bytes is not None
+        emb = decision.target_emb_bytes
+    assert 14 * GIB - emb >= 4 * 2 * POINT - 2 * GRANULE
 
 
 def test_a_freeze_in_mid_move_keeps_the_target_of_the_move() -> None:
