@@ -47,7 +47,6 @@ class WatchEvent:
 
 
 Listener = Callable[[WatchEvent], None]
-RelistListener = Callable[[ResourceType], None]
 
 
 class Store:
@@ -59,7 +58,6 @@ class Store:
         self._sequence = 0
         self._touched: dict[tuple[ResourceType, Key], int] = {}
         self._listeners: list[Listener] = []
-        self._relist_listeners: list[RelistListener] = []
         self._indexers: dict[ResourceType, dict[str, Indexer]] = {
             resource: {BY_OWNER: _owners, BY_POOL: _pool} for resource in self._objects
         }
@@ -119,10 +117,6 @@ class Store:
         """Call ``listener`` after each change, in the event loop; it must not block."""
         self._listeners.append(listener)
 
-    def on_relist(self, listener: RelistListener) -> None:
-        """Call ``listener`` when the watch library has listed again an object that was known already."""
-        self._relist_listeners.append(listener)
-
     # -- sync marks ---------------------------------------------------------------------------------------------
 
     def mark_synced(self, resource: ResourceType) -> None:
@@ -137,15 +131,10 @@ class Store:
 
     def observe(self, resource: ResourceType, event_type: str | None, obj: Mapping[str, Any]) -> None:
         """Take in one raw watch event; type None is the watch library's word for "seen in a list"."""
-        key = key_of(obj)
-        known = key in self._objects[resource]
         if event_type == "DELETED":
-            self.drop(resource, key, last=obj)
+            self.drop(resource, key_of(obj), last=obj)
         else:
             self.upsert(resource, obj)
-        if event_type is None and known:
-            for relisted in self._relist_listeners:
-                relisted(resource)
 
     def upsert(self, resource: ResourceType, obj: Mapping[str, Any]) -> None:
         """Add or replace an object, unless what is stored is the same or newer."""

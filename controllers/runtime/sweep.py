@@ -21,7 +21,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Sweeper:
-    """Keeps the store equal to what the API server lists.
+    """Keeps the store equal to what the API server lists. Tell it by :meth:`request` when the watch has listed again.
 
     Parameters
     ----------
@@ -64,7 +64,6 @@ class Sweeper:
         self.synced = asyncio.Event()
         if not self._due:
             self.synced.set()
-        store.on_relist(self.request)
 
     def request(self, resource: ResourceType) -> None:
         """Ask for a sweep of one resource type, shortly from now."""

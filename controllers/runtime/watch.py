@@ -2,7 +2,8 @@
 
 The watch library retries for ever and looks healthy while a kind is forbidden or its stream is dead. So every answer
 it gets passes through here: a successful one counts as a read, and an open stream counts whenever its byte counter
-has grown, which the API server's bookmarks make it do about once a minute.
+has grown, which the API server's bookmarks make it do about once a minute. A list is how the library recovers when it
+has lost its place, so each list is passed on to whoever looks for deletions that got lost.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class WatchMonitor:
         Those that are watched; empty means one cluster-wide watch a resource.
     limit_seconds
         A watch without bytes for longer is dead, if the API server answers other requests meanwhile.
+    listed
+        Called when the watch library has listed a resource: at its start, and again whenever it lost its place.
     outage_seconds
         If it answers nobody, starting again would not help at first; after this time it is tried all the same.
     """
@@ -50,10 +53,12 @@ class WatchMonitor:
         namespaces: Iterable[str],
         clock: Clock,
         metrics: Metrics,
+        listed: Callable[[ResourceType], None] = lambda resource: None,
         limit_seconds: float = 200.0,
         outage_seconds: float = 900.0,
     ) -> None:
         self._clock = clock
+        self._listed = listed
         self._limit = limit_seconds
         self._outage = outage_seconds
         self._requests = metrics.watch_requests
@@ -80,6 +85,8 @@ class WatchMonitor:
             if stream is not None:
                 stream.read_at = self._clock.monotonic()
                 stream.answer, stream.bytes_seen = answer, 0
+                if "watch" not in request.url.query:
+                    self._listed(stream.resource)
         return answer
 
     def answered(self) -> None:

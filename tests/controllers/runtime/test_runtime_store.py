@@ -169,8 +169,8 @@ async def test_a_relist_brings_one_sweep_of_that_kind_soon_and_none_otherwise_fo
     await clock.advance(500)
     assert kube.calls == []
     kube.items[INSTANCES] = [thing("a", 1)]
-    for name in "abc":
-        store.observe(INSTANCES, None, thing(name, 1))
+    for _ in "three pages":
+        sweeper.request(INSTANCES)
     await clock.advance(3)
     assert kube.calls == [INSTANCES]
     assert [key.name for key in store.keys(INSTANCES)] == ["a"]
