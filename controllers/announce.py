@@ -44,3 +44,12 @@ def announcements(before: Sequence[Mapping[str, Any]], after: Iterable[Condition
             note = condition.message or f"{condition.type} is {condition.status}"
             found.append(Announcement("Warning" if problem else "Normal", condition.reason, note))
     return tuple(found)
+
+
+def moved_on(before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether two sets of condition items differ in more than their messages and times."""
+    return _words(before) != _words(after)
+
+
+def _words(items: Iterable[Mapping[str, Any]]) -> set[tuple[Any, ...]]:
+    return {(item["type"], item["status"], item["reason"], item.get("observedGeneration")) for item in items}

@@ -1,7 +1,7 @@
-"""How often a status may be written: changed numbers wait, a condition that changes its status may hurry a little.
+"""How often a status may be written: changed numbers wait, a condition that changes may hurry.
 
-A number alone is written when ten seconds have passed since the last write. A transition is written after one second, but no
-more than three writes fall into any thirty seconds, so the long-run rate is the same one write per ten seconds.
+A number alone is written when ten seconds have passed since the last write. A transition is written after one second, but no more
+than six writes fall into any minute, so the long-run rate is the same one write per ten seconds.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Hashable, Sequence
 
 NUMBERS_SECONDS = 10.0
 TRANSITION_SECONDS = 1.0
-WINDOW_SECONDS = 30.0
-WINDOW_WRITES = 3
+WINDOW_SECONDS = 60.0
+WINDOW_WRITES = 6
 
 
 def wait_before_write(ages: Sequence[float], *, transition: bool = False) -> float:
@@ -23,7 +23,7 @@ def wait_before_write(ages: Sequence[float], *, transition: bool = False) -> flo
     ages
         Seconds since each earlier write, newest (smallest) first; older ones than the window do not matter.
     transition
-        Whether a condition changes its status, or appears for the first time.
+        Whether a condition changes its status, reason or generation, or appears for the first time.
     """
     recent = [age for age in ages if age < WINDOW_SECONDS]
     if not recent:

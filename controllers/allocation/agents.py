@@ -122,7 +122,7 @@ class Agents:
 
     def _missed(self, record: _Record, why: str) -> None:
         failures = record.failures + 1
-        wait = SECOND_ATTEMPT_SECONDS if failures == 1 else min(LONGEST_SECONDS, POLL_SECONDS * 2.0 ** min(failures - 2, 6))
+        wait = min(LONGEST_SECONDS, SECOND_ATTEMPT_SECONDS * 2.0 ** min(failures - 1, 10))
         self._note(record, Silent(why=why, failures=failures), wait)
         record.failures = failures
 

@@ -15,7 +15,7 @@ from controllers.allocation.intent import wanted_intent
 from controllers.allocation.observe import Observation
 from controllers.allocation.report import status_of
 from controllers.allocation.sightings import Answered, Silent
-from controllers.allocation.verdicts import holds_intent
+from controllers.allocation.verdicts import holds_intent, proving_failures
 from controllers.announce import Announcement, announcements
 from controllers.pace import wait_before_write
 from controllers.runtime.conditions import conditions_of
@@ -56,8 +56,8 @@ def decide(seen: Observation, now: datetime) -> Plan:
     push = _push(seen)
     if push is not None and seen.push_age is None:
         return Plan(push=push)  # the agent's answer is worth more than what it said before
-    if isinstance(seen.sighting, Silent) and seen.sighting.failures == 1:
-        return Plan()  # one missed call proves nothing; it is repeated at once
+    if isinstance(seen.sighting, Silent) and seen.sighting.failures < proving_failures(seen):
+        return Plan()  # a missed call or two prove nothing; they are repeated soon
     status, conditions = status_of(seen, now)
     if not _differs(seen.stored, status):
         return Plan(push=push)

@@ -11,7 +11,7 @@ from typing import Any
 from contract.agent import AgentStatus, SplitReport
 from controllers.allocation.observe import Observation
 from controllers.allocation.sightings import Answered, Garbled, Silent
-from controllers.allocation.verdicts import policy_healthy, split_settled
+from controllers.allocation.verdicts import policy_healthy, proving_failures, split_settled
 from controllers.rounding import steady_latency, steady_points, steady_share
 from controllers.runtime.conditions import Condition, conditions_of, set_conditions, timestamp
 
@@ -81,8 +81,8 @@ def _agent_without_word(seen: Observation) -> dict[str, Any] | None:
     old: dict[str, Any] = dict((seen.stored.get("status") or {}).get("agent") or {})
     if isinstance(seen.sighting, Garbled):
         return {**old, "reachable": True}
-    if isinstance(seen.sighting, Silent) and (old or seen.sighting.failures > 1):
-        return old if seen.sighting.failures == 1 else {**old, "reachable": False}
+    if isinstance(seen.sighting, Silent) and seen.sighting.failures >= proving_failures(seen):
+        return {**old, "reachable": False}
     return old or None
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from controllers.allocation.intent import wanted_intent
 from controllers.allocation.verdicts import policy_problem
-from controllers.announce import Announcement, announcements
+from controllers.announce import Announcement, announcements, moved_on
 from controllers.lookup import Found, Lookup
 from controllers.pace import wait_before_write
 from controllers.runtime.conditions import Condition, conditions_of, find_condition, set_conditions
@@ -56,7 +56,7 @@ def decide_rollup(view: PoolView, now: datetime) -> RollupPlan:
     old.sort(key=lambda item: str(item["type"]))
     if old == items:
         return RollupPlan()
-    wait = wait_before_write(view.write_ages, transition=_words(old) != _words(items))
+    wait = wait_before_write(view.write_ages, transition=moved_on(old, items))
     if wait:
         return RollupPlan(requeue_after=wait)
     return RollupPlan(status={"conditions": items}, announce=announcements(before, conditions))
@@ -114,10 +114,6 @@ def _lags(view: PoolView, stored: Object, instance: GRInstance) -> bool:
         return True
     item = find_condition(conditions_of(stored), "PolicyHealthy")
     return item is None or int(item.get("observedGeneration") or 0) < instance.metadata.generation
-
-
-def _words(items: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
-    return [(item["type"], item["status"], item.get("observedGeneration")) for item in items]
 
 
 def _few(names: Sequence[str]) -> str:

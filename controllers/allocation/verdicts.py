@@ -74,7 +74,7 @@ def split_settled(seen: Observation, *, emb_percent: int | None, target_percent:
 def _trouble_with_the_agent(seen: Observation) -> Condition | None:
     url = seen.instance.spec.source.agent_url
     if seen.sighting is None:
-        return _policy("Unknown", "Pending", f"the agent at {url} has not been asked yet")
+        return _policy("Unknown", "Pending", f"the agent at {url} has not answered yet")
     if isinstance(seen.sighting, Silent):
         return _policy("Unknown", "AgentUnreachable", f"the agent at {url} does not answer; it keeps the intent that it has")
     if isinstance(seen.sighting, Garbled):
@@ -123,6 +123,11 @@ def _healthy(seen: Observation) -> Condition:
     return _policy(
         "True", "StrategyActive", f"{wanted.strategy} of HBMPolicy {wanted.policy_ref.namespace}/{wanted.policy_ref.name}"
     )
+
+
+def proving_failures(seen: Observation) -> int:
+    """How many calls in a row an agent must miss to count as unreachable: two, or four while it has never answered."""
+    return 2 if seen.instance.status.agent is not None else 4
 
 
 def holds_intent(seen: Observation, status: AgentStatus) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from controllers.announce import Announcement, announcements
+from controllers.announce import Announcement, announcements, moved_on
 from controllers.pace import wait_before_write
 from controllers.pool.observe import LABEL_LIMIT, NAME_LIMIT, InstanceSeen, Observation, instance_name
 from controllers.pool.readiness import instance_condition, instances_condition, paused_condition, ready_condition
@@ -163,9 +163,7 @@ def _pace(seen: Observation, status: Mapping[str, Any]) -> tuple[float, bool]:
     same = all(old.get(name) == status.get(name) for name in fields - {"conditions"})
     if same and sorted(old_items, key=lambda item: str(item["type"])) == list(status["conditions"]):
         return 0.0, False
-    words = [(item["type"], item["status"], item.get("observedGeneration")) for item in status["conditions"]]
-    transition = sorted((i["type"], i["status"], i.get("observedGeneration")) for i in old_items) != sorted(words)
-    return wait_before_write(seen.write_ages, transition=transition), True
+    return wait_before_write(seen.write_ages, transition=moved_on(old_items, status["conditions"])), True
 
 
 OWN_FIELDS = frozenset(

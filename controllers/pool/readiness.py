@@ -28,7 +28,7 @@ def instance_condition(instance: InstanceSeen) -> Condition:
         )
     agent, url = model.status.agent, model.spec.source.agent_url
     if agent is None:
-        return Condition("Ready", "Unknown", "Pending", f"the agent at {url} has not been asked yet")
+        return Condition("Ready", "Unknown", "Pending", f"the agent at {url} has not answered yet")
     if not agent.reachable:
         return Condition(
             "Ready", "False", "AgentUnreachable", f"the agent at {url} does not answer; check that it runs and can be reached"

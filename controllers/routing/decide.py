@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from controllers.announce import Announcement, announcements
+from controllers.announce import Announcement, announcements, moved_on
 from controllers.lookup import Found, NotFound, Unreadable
 from controllers.pace import wait_before_write
 from controllers.routing.members import members_of, seconds_of_grace_left, view_in_doubt
@@ -164,8 +164,8 @@ def _pool_status(
     same_table = seen.pool.status.table_generation == status.get("tableGeneration")
     if old is not None and dict(old) == items[0] and same_table:
         return None, (), None
-    moved_on = old is None or old["status"] != condition.status or old.get("observedGeneration") != items[0]["observedGeneration"]
-    wait = wait_before_write(seen.write_ages, transition=moved_on or not same_table)
+    hurry = moved_on([old] if old is not None else [], items) or not same_table
+    wait = wait_before_write(seen.write_ages, transition=hurry)
     if wait:
         return None, (), wait
     return status, announcements(before, (condition,)), None
