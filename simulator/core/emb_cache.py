@@ -53,33 +53,38 @@ class EmbCache:
 
     def access(self, rows: Iterable[int]) -> int:
         """Touch sampled rows in order and return how many missed; a miss loads the row and, when full, evicts the oldest."""
-        last, ring, mask = self._last, self._ring, self._mask
-        misses = 0
+        # The hot loop of the model: state lives in locals and is written back at its end and before the ring is compacted.
+        last, ring, mask, capacity = self._last, self._ring, self._mask, self._capacity
+        head, tail, used, ghosts, full_at = self._head, self._tail, self._used, self._ghosts, self._floor + mask
+        misses = evicted = 0
         for row in rows:
             try:
                 seen = last[row]
             except IndexError:
-                last.extend([-1]) if row == len(last) else last.extend([-1] * (row + row // 4 + 1 - len(last)))
+                last.extend(array("q", [-1]) * (row + row // 4 + 64 - len(last)))
                 seen = -1
-            if seen < self._tail:
-                misses += 1
-                if seen >= self._floor:
-                    self._ghosts -= 1
-                if self._used < self._capacity:
-                    self._used += 1
-                elif self._used:
-                    self._drop_oldest()
-                    self._used += 1
-                    self.evicted_capacity_bytes += self._unit
-                else:
-                    self._pass_by(row)
-                    continue
-            head = self._head
             last[row] = head
             ring[head & mask] = row
-            self._head = head + 1
-            if self._head - self._floor > mask:
+            head += 1
+            if seen < tail:
+                misses += 1
+                if seen >= self._floor:
+                    ghosts -= 1
+                if used < capacity:
+                    used += 1
+                else:
+                    # Full, or above the limit: one goes for the one that came (which itself goes when there is no room at all).
+                    while last[ring[tail & mask]] != tail:
+                        tail += 1
+                    tail += 1
+                    ghosts += 1
+                    evicted += used > 0
+            if head > full_at:
+                self._head, self._tail, self._used, self._ghosts = head, tail, used, ghosts
                 self._compact()
+                head, tail, ghosts, full_at = self._head, self._tail, self._ghosts, self._floor + mask
+        self._head, self._tail, self._used, self._ghosts = head, tail, used, ghosts
+        self.evicted_capacity_bytes += evicted * self._unit
         return misses
 
     def set_limit(self, limit_bytes: int) -> None:
@@ -132,16 +137,6 @@ class EmbCache:
         self._tail = tail + 1
         self._used -= 1
         self._ghosts += 1
-
-    def _pass_by(self, row: int) -> None:
-        """Count a row as ghost at once: there is no room for any."""
-        self._last[row] = self._head
-        self._ring[self._head & self._mask] = row
-        self._head += 1
-        self._tail = self._head
-        self._ghosts += 1
-        if self._head - self._floor > self._mask:
-            self._compact()
 
     def _live(self, start: int, stop: int) -> NDArray[np.int64]:
         times = np.arange(start, stop, dtype=np.int64)

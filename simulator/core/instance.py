@@ -268,12 +268,12 @@ class GRInstanceCore:
         users : iterable of (user key, model version, history tokens)
             Least recently used first.
         """
-        sampler = self._sampler(popularity)
-        ages = -np.log(1.0 - uniforms(self._seed, len(sampler.indices))) / sampler.probabilities
-        self.emb.fill(sampler.indices[np.argsort(-ages)].tolist())
-        cached = np.isin(sampler.indices, self.emb.rows_oldest_first(), assume_unique=True)
-        missing = float(sampler.probabilities[~cached].sum()) * self.config.sampling.rows_one_in
-        self._miss_ratio.prime(min(1.0, missing))
+        probabilities = self._sampler(popularity).probabilities()
+        rows = np.flatnonzero(probabilities)
+        ages = -np.log(1.0 - uniforms(self._seed, len(rows))) / probabilities[rows]
+        self.emb.fill(rows[np.argsort(-ages)].tolist())
+        probabilities[self.emb.rows_oldest_first()] = 0.0
+        self._miss_ratio.prime(min(1.0, float(probabilities.sum()) * self.config.sampling.rows_one_in))
         counted = self.kv.evicted_capacity_bytes
         for user_key, version, tokens in users:
             self.kv.access((user_key, version), tokens)

@@ -1,8 +1,8 @@
 """Which embedding rows a request touches: independent draws from a Zipf law, of which only the hash-sampled ones are made.
 
 One row in N is sampled, by key. The access positions of sampled rows form a Bernoulli process whose rate is the sampled rows'
-exact share of the popularity, so geometric gaps give them without drawing the other accesses; the row of each is found by
-inverting the exact distribution over the sampled rows. Nothing is rounded and nothing over-draws the head.
+share of the popularity, so geometric gaps give them without drawing the other accesses; the row of each is found by inverting
+the distribution over the sampled rows. Nothing is rounded and nothing over-draws the head.
 """
 
 from collections import OrderedDict
@@ -14,8 +14,10 @@ from contract.engine import ItemPopularity
 from simulator.core.randomness import GOLDEN, mix, uniforms
 
 MAX_SAMPLED_ROWS = 4_000_000
+HEAD_BLOCKS = 65_536
 _HEAD = 100_000
 _ROW_STREAM = 0x5851_F42D_4C95_7F2D
+_NOTHING = np.zeros(0, dtype=np.int64)
 
 
 def zipf_norm(exponent: float, rows: int) -> float:
@@ -31,6 +33,22 @@ def zipf_norm(exponent: float, rows: int) -> float:
     return total + float(integral + ends + slope)
 
 
+def zipf_between(edges: NDArray[np.float64], exponent: float) -> NDArray[np.float64]:
+    """Return the sums of rank**-exponent between consecutive edges (ranks from 1), far from the head: by the integral."""
+    x = edges + 0.5
+    primitive = np.log(x) if exponent == 1.0 else x ** (1.0 - exponent) / (1.0 - exponent)
+    out: NDArray[np.float64] = np.diff(primitive)
+    return out
+
+
+def _bin_edges(first: int, last: int) -> NDArray[np.int64]:
+    """Return edges from `first` to `last`, each at most one per cent above the one before; [first] when there is no tail."""
+    edges = [first]
+    while edges[-1] < last:
+        edges.append(min(last, edges[-1] + max(1, edges[-1] // 100)))
+    return np.array(edges, dtype=np.int64)
+
+
 def sampled_row_keys(indices: NDArray[np.uint64], one_in: int) -> NDArray[np.uint64]:
     """Return 64-bit sample keys of sampled rows: spread evenly below 2**64 / one_in, so that a reader may thin them further."""
     keys: NDArray[np.uint64] = mix(indices * np.uint64(GOLDEN) + np.uint64(1)) // np.uint64(one_in)
@@ -41,7 +59,8 @@ class RowSampler:
     """Draws the sampled rows of requests under one popularity law.
 
     The catalogue is cut into blocks of `one_in` rows and one row of each block, chosen by hash, is in the sample: the block
-    number serves as index of a sampled row. Popularity rank of row r is (r - offset) mod catalogue.
+    number serves as index of a sampled row. Popularity rank of row r is (r - offset) mod catalogue. The most popular HEAD_BLOCKS
+    sampled rows have their exact probabilities; the rest lie in bins one per cent wide, within which all are alike.
 
     Parameters
     ----------
@@ -62,17 +81,30 @@ class RowSampler:
             raise ValueError(
                 f"itemPopularity.catalogRows: {catalog} rows at one in {one_in} are more than {MAX_SAMPLED_ROWS} sampled rows"
             )
-        index = np.arange(blocks, dtype=np.uint64)
-        rows = index * np.uint64(one_in) + mix(index + np.uint64(GOLDEN)) % np.uint64(one_in)
-        self.indices: NDArray[np.int64] = np.flatnonzero(rows < catalog).astype(np.int64)
-        ranks = (rows[self.indices].astype(np.int64) - popularity.offset) % catalog
-        weights = np.power(ranks + 1.0, -popularity.exponent, dtype=np.float64) / zipf_norm(popularity.exponent, catalog)
-        self.probabilities: NDArray[np.float64] = weights
-        self._cumulative = np.cumsum(weights)
-        self.share = float(self._cumulative[-1]) if len(weights) else 0.0
-        self.everything = one_in == 1
         self.universe = blocks
+        offset = popularity.offset % catalog
+        self._first = offset // one_in
+        self._head = min(blocks, HEAD_BLOCKS)
+        norm = zipf_norm(popularity.exponent, catalog)
+        index = np.asarray((self._first + np.arange(self._head)) % blocks, dtype=np.uint64)
+        rows = index * np.uint64(one_in) + mix(index + np.uint64(GOLDEN)) % np.uint64(one_in)
+        ranks = (rows.astype(np.int64) - offset) % catalog
+        exact = np.where(rows < catalog, np.power(ranks + 1.0, -popularity.exponent, dtype=np.float64), 0.0)
+        edges = _bin_edges(self._head, blocks)
+        binned = zipf_between((edges * one_in - offset % one_in).astype(np.float64), popularity.exponent) / one_in
+        self._mass: NDArray[np.float64] = np.concatenate((exact, binned)) / norm
+        self._low: NDArray[np.int64] = np.concatenate((np.arange(self._head), edges[:-1]))
+        self._width: NDArray[np.int64] = np.concatenate((np.ones(self._head, dtype=np.int64), np.diff(edges)))
+        self._cumulative = np.cumsum(self._mass)
+        self.share = float(self._cumulative[-1])
+        self._everything = one_in == 1
         self._log_gap = np.log1p(-self.share) if self.share < 1.0 else -np.inf
+
+    def probabilities(self) -> NDArray[np.float64]:
+        """Return, for each sampled row by its index, the probability that one access touches it; zero past the catalogue."""
+        spread = np.repeat(self._mass / self._width, self._width)
+        out: NDArray[np.float64] = np.roll(spread, self._first)
+        return out
 
     def draw(self, seed: int, *, rows: int, skip: int = 0) -> NDArray[np.int64]:
         """Return indices of the sampled rows among a request's accesses, in order, without those at positions below `skip`.
@@ -80,17 +112,21 @@ class RowSampler:
         The accesses depend on `seed` alone: a request whose first tokens are cached touches exactly the rest of what it would
         have touched cold.
         """
-        if rows <= skip or self.share == 0.0:
-            return self.indices[:0]
-        positions = self._positions(seed, rows)
+        positions = self._positions(seed, rows) if rows > skip and self.share > 0.0 else _NOTHING
         chosen = uniforms(seed ^ _ROW_STREAM, len(positions))
         if skip:
             chosen = chosen[np.searchsorted(positions, skip) :]
-        place = np.searchsorted(self._cumulative, chosen * self.share, side="right")
-        return self.indices[np.minimum(place, len(self.indices) - 1)]
+        chosen *= self.share
+        place = np.minimum(np.searchsorted(self._cumulative, chosen, side="right"), len(self._mass) - 1)
+        if len(self._mass) > self._head:
+            # In a bin, the rest of the uniform number says which of its rows.
+            left = (self._cumulative[place] - chosen) / self._mass[place]
+            place = self._low[place] + np.minimum((1.0 - left) * self._width[place], self._width[place] - 1).astype(np.int64)
+        out: NDArray[np.int64] = (place + self._first) % self.universe
+        return out
 
     def _positions(self, seed: int, rows: int) -> NDArray[np.int64]:
-        if self.everything:
+        if self._everything:
             return np.arange(rows, dtype=np.int64)
         mean = rows * self.share
         count = int(mean + 6.0 * mean**0.5) + 8

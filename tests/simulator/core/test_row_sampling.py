@@ -40,8 +40,8 @@ def test_the_number_of_sampled_rows_is_unbiased_and_binomial() -> None:
 def test_sampled_rows_follow_their_share_of_the_law() -> None:
     sampler = RowSampler(LAW, 64)
     rows = np.concatenate([sampler.draw(seed_of(f"r{i}"), rows=20_000) for i in range(300)])
-    frequency = np.bincount(rows, minlength=sampler.universe)[sampler.indices] / len(rows)
-    expected = sampler.probabilities / sampler.share
+    frequency = np.bincount(rows, minlength=sampler.universe) / len(rows)
+    expected = sampler.probabilities() / sampler.share
     top = np.argsort(-expected)[:5]
     assert frequency[top] == pytest.approx(expected[top], rel=0.1)
 
@@ -61,19 +61,38 @@ def test_a_cached_prefix_strips_accesses_and_changes_no_other(rows: int, skip: i
 def test_an_offset_moves_the_head_of_the_popularity_to_other_rows() -> None:
     plain = RowSampler(ItemPopularity(exponent=1.0, catalog_rows=100), 1)
     moved = RowSampler(ItemPopularity(exponent=1.0, catalog_rows=100, offset=30), 1)
-    assert int(np.argmax(plain.probabilities)) == 0
-    assert int(np.argmax(moved.probabilities)) == 30
+    assert int(np.argmax(plain.probabilities())) == 0
+    assert int(np.argmax(moved.probabilities())) == 30
     assert moved.share == pytest.approx(1.0)
 
 
 def test_one_row_in_n_is_sampled_and_its_key_passes_the_contracts_rule() -> None:
     sampler = RowSampler(LAW, 64)
-    assert len(sampler.indices) == pytest.approx(200_000 / 64, rel=0.01)
-    keys = sampled_row_keys(sampler.indices.astype(np.uint64), 64)
+    indices = np.flatnonzero(sampler.probabilities())
+    assert len(indices) == pytest.approx(200_000 / 64, rel=0.01)
+    keys = sampled_row_keys(indices.astype(np.uint64), 64)
     assert len(np.unique(keys)) == len(keys)
     assert all(is_sampled(key, 64) for key in keys.tolist())
     thinned = sum(is_sampled(key, 256) for key in keys.tolist())
     assert thinned == pytest.approx(len(keys) / 4, rel=0.1)
+
+
+@pytest.mark.parametrize("offset", [0, 1_000_003])
+def test_bins_of_the_tail_hold_what_their_rows_hold_together(offset: int) -> None:
+    popularity = ItemPopularity(exponent=0.9, catalog_rows=4_000_000, offset=offset)
+    sampler = RowSampler(popularity, 16)
+    probabilities = sampler.probabilities()
+    assert probabilities.shape == (250_000,)
+    assert sampler.share == pytest.approx(probabilities.sum())
+    # Blocks by distance from the most popular one; ranks of a block are 16 times that.
+    ordered = np.roll(probabilities, -(offset // 16))
+    ranks = np.arange(100_000, 250_000) * 16.0 + 8
+    assert ordered[100_000:] == pytest.approx(ranks**-0.9 / zipf_norm(0.9, 4_000_000), rel=0.011)
+    rows = np.concatenate([sampler.draw(seed_of(f"r{i}"), rows=100_000) for i in range(100)])
+    place = (rows - offset // 16) % 250_000
+    for low, high in ((0, 65_536), (65_536, 100_000), (100_000, 250_000)):
+        drawn = np.mean((place >= low) & (place < high))
+        assert drawn == pytest.approx(ordered[low:high].sum() / sampler.share, rel=0.01)
 
 
 def test_a_catalogue_whose_sample_does_not_fit_is_refused_by_name() -> None:
