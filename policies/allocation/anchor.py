@@ -20,6 +20,7 @@ from policies.allocation.types import Bounds, Costs, Curve, EstimatorView
 _Z99 = 2.3263478740408408
 _SATURATION = 0.95  # beyond this utilisation the steady-state formula gives way to a line
 _OVERLOAD_MS = 10_000.0  # delay per unit of utilisation beyond: the queue that ten seconds of it build up
+_ALL_SEEN = 0.02  # share of accesses to keys not seen before at which the working set counts as known
 _INDIFFERENT = 0.002  # predicted P99 within this share of the best counts as equally good
 
 MIN_SAMPLES = 300.0
@@ -60,7 +61,8 @@ def trust_of(view: EstimatorView, *, emb_bytes: int, kv_bytes: int) -> Trust:
     """Judge the two curves.
 
     A curve counts once it rests on enough recent samples, and once its window is long enough to have filled the cache it
-    speaks about (or a minute has passed): before that, reuse that comes later still looks like no reuse at all.
+    speaks about (or a minute has passed, or next to nothing new turns up any more): before that, reuse that comes later
+    still looks like no reuse at all.
     """
     if view.emb is None or view.kv is None:
         return Trust(trusted=False, samples=0.0, age_ms=math.inf, volatility=0.0)

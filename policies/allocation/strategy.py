@@ -142,7 +142,8 @@ def _base_bytes(split: SplitInForce, state: AllocationState, observation: Observ
     low = split.emb_bytes
     high = observation.usable_bytes - split.kv_bytes
     if low >= high:  # full, or above the pool because the pool became smaller
-        return min(low, observation.usable_bytes - observation.granule_bytes)
+        granule = observation.granule_bytes
+        return max(min(low, (observation.usable_bytes // granule - 1) * granule), 0) if granule > 0 else low
     wanted = low if state.target_emb_bytes is None else state.target_emb_bytes
     return min(max(wanted, low), high)
 

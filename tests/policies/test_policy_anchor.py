@@ -164,6 +164,14 @@ def test_trust_names_the_worse_of_the_two_curves() -> None:
     assert not trust_of(EstimatorView(), emb_bytes=1, kv_bytes=1).trusted
 
 
+@pytest.mark.parametrize(("miss", "window_ms", "trusted"), [(0.5, 5e3, False), (0.5, 6.1e4, True), (0.01, 5e3, True)])
+def test_a_curve_of_a_stream_not_yet_seen_through_is_not_trusted(miss: float, window_ms: float, trusted: bool) -> None:
+    view = example_inputs().view
+    kv = pack_curve(capacity_bytes=np.array([0.0, 1e9, 2e9]), miss_ratio=np.array([1.0, miss, miss]), window_ms=window_ms)
+    judged = trust_of(msgspec.structs.replace(view, kv=kv), emb_bytes=8 * GIB, kv_bytes=8 * GIB)
+    assert judged.trusted is trusted
+
+
 def test_hill_climbing_stops_within_two_steps_of_the_split_with_the_least_mean_service() -> None:
     emb = example_curve(alpha=0.95, keys=1e8, bytes_per_key=512.0, per_s=400_000.0)
     kv = example_curve(alpha=0.6, keys=20_000, bytes_per_key=8_192_000.0, per_s=200.0)

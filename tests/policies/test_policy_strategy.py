@@ -312,7 +312,7 @@ def any_inputs(draw: st.DrawFn) -> DecisionInputs:
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(any_inputs())
 def test_whatever_comes_in_the_target_is_legal_slow_enough_and_replayable(i: DecisionInputs) -> None:
     decision, state = run(i)
@@ -326,9 +326,9 @@ def test_whatever_comes_in_the_target_is_legal_slow_enough_and_replayable(i: Dec
     # Beyond a move already under way, a decision goes no faster than the slew limit has allowed so far.
     rate = i.intent.step.max_percent_per_second * usable / 100.0
     reach = min(i.state.slew_credit_bytes + rate * 0.1, max(granule, rate)) + 1e-3
-    assert emb - max(reach, granule * (emb > usable - granule)) <= target <= high + reach
+    assert emb - max(reach, 2 * granule * (emb > usable - granule)) <= target <= high + reach
     if decision.layer is Layer.HOLD:
-        assert min(emb, usable - granule) <= target <= high
+        assert min(emb, (usable // granule - 1) * granule) <= target <= high
     elif target != emb:
         assert target % granule == 0 or emb <= target <= high
     if decision.goal_emb_bytes is not None:
