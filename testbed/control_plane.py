@@ -156,7 +156,6 @@ class ControlPlane:
         self._start_watchdog()
         self._start_etcd()
         self.start_api_server()
-        self._start_controller_manager()
 
     def stop(self) -> None:
         """Stop everything in order; does nothing when it is not running."""
@@ -191,12 +190,17 @@ class ControlPlane:
         self._end(API_SERVER, grace_seconds=0)
 
     def start_api_server(self) -> None:
-        """Start the API server after `kill_api_server` and wait until it is ready."""
+        """Start the API server after `kill_api_server` and wait until it is ready.
+
+        The controllers start anew as well: some end when the API server is away for 10 s, and the others back off
+        for up to a minute, which on a cluster is nobody's concern but makes tests slow and their outcome random.
+        """
         command = components.api_server(
             self.directory, self._credentials, port=self._ports[API_SERVER].number, etcd_port=self._ports[ETCD].number
         )
         self._run(API_SERVER, [*command, *self._flags[API_SERVER]])
         self._wait_until(API_SERVER, self._api_server_is_ready)
+        self.restart_controller_manager()
 
     def restart_api_server(self) -> None:
         """Stop the API server, start it on the same port and data, and wait until it is ready."""
@@ -204,19 +208,16 @@ class ControlPlane:
         self.start_api_server()
 
     def restart_controller_manager(self) -> None:
-        """Restart the controllers, so that garbage collection knows new kinds at once and not within 30 s."""
+        """Start the controllers, anew if they run, so that garbage collection knows new kinds at once and not within 30 s."""
         self._end(CONTROLLER_MANAGER, grace_seconds=state.GRACE_SECONDS)
-        self._start_controller_manager()
+        command = components.controller_manager(self.directory, self._credentials)
+        self._run(CONTROLLER_MANAGER, [*command, *self._flags[CONTROLLER_MANAGER]])
 
     def _start_etcd(self) -> None:
         port = self._ports[ETCD].number
         command = components.etcd(self.directory, self._credentials, port=port, peer_port=self._ports["etcd-peer"].number)
         self._run(ETCD, command)
         wait_for_listener(port, timeout_seconds=self._timeout, check=lambda: self._check_alive(ETCD))
-
-    def _start_controller_manager(self) -> None:
-        command = components.controller_manager(self.directory, self._credentials)
-        self._run(CONTROLLER_MANAGER, [*command, *self._flags[CONTROLLER_MANAGER]])
 
     def _run(self, name: str, flags: Sequence[str]) -> None:
         if name in self._children:

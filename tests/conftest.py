@@ -15,10 +15,21 @@ MANIFESTS = Path(__file__).resolve().parent.parent / "crds" / "manifests"
 
 @pytest.fixture(scope="session")
 def crds_installed(control_plane: ControlPlane) -> ControlPlane:
-    """The control plane with every grfleet kind established, known to the garbage collector too."""
+    """The control plane of this test process with every grfleet kind established."""
+    install_crds(control_plane)
+    return control_plane
+
+
+@pytest.fixture
+def own_crds_installed(own_control_plane: ControlPlane) -> ControlPlane:
+    """A control plane for this test alone, which may break it, with every grfleet kind established."""
+    install_crds(own_control_plane)
+    return own_control_plane
+
+
+def install_crds(control_plane: ControlPlane) -> None:
     assert any(MANIFESTS.glob("*.yaml")), f"no generated manifests in {MANIFESTS}; run `make generate`"
     control_plane.kubectl("apply", "--server-side", "--field-manager=grfleet-tests", "-f", str(MANIFESTS))
     control_plane.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(MANIFESTS), timeout_seconds=90)
     # A running garbage collector looks for new kinds only every 30 s; a new one knows them from the start.
     control_plane.restart_controller_manager()
-    return control_plane
