@@ -6,6 +6,8 @@ nothing: the next observation shows what is in force, and the same revision with
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from contract.engine import SplitRequest, SplitState
 from contract.errors import ProtocolViolation, Unreachable
 from dataplane.agent.observe import NoReading
@@ -38,7 +40,6 @@ class Driver:
         self._engine = engine
         self._state = ApplyState()
         self._answer = Answer.NONE
-        self._may_use_bytes = 0
 
     @property
     def phase(self) -> Phase:
@@ -95,6 +96,8 @@ class Driver:
                 max_change_bytes=max_change_bytes,
             )
             self._answer = Answer.NONE
+            if put is None and target_emb_bytes is not None:
+                put = self._lower_refill(split, start_id=start_id, cap=refill_bytes_per_second)
             if put is None:
                 break
             try:
@@ -113,6 +116,23 @@ class Driver:
             if self._answer is not Answer.APPLIED:
                 target_emb_bytes = None  # adopt what is in force; the next round decides again
         return Driven(split=split, statuses=statuses)
+
+    def _lower_refill(self, split: SplitState, *, start_id: str, cap: int) -> SplitPut | None:
+        """Return a write that only lowers the refill rate, when the one in force is above a cap that became smaller.
+
+        A cap that rises takes effect with the next move; nothing is owed before.
+        """
+        if self._state.phase is not Phase.SETTLED or split.refill_bytes_per_second <= cap:
+            return None
+        put = SplitPut(
+            start_id=start_id,
+            revision=split.revision + 1,
+            emb_bytes=split.limits.emb_bytes,
+            kv_bytes=split.limits.kv_bytes,
+            refill_bytes_per_second=cap,
+        )
+        self._state = msgspec.structs.replace(self._state, sent_revision=put.revision)
+        return put
 
 
 def _request(put: SplitPut) -> SplitRequest:

@@ -60,6 +60,8 @@ class FakeEngine:
     epoch: int = 0
     clock_ms: float = 1000.0
     revision: int = 0
+    refill: int = 0
+    max_change: int | None = None
     reachable: bool = True
     fault: str = ""
     put_fault: str = ""
@@ -123,6 +125,7 @@ class FakeEngine:
             model=ModelIdentity(name="m", version="1"), pool_bytes=self.pool_bytes, granule_bytes=self.granule_bytes,
             link_bytes_per_second=20_000_000_000, kv_bytes_per_token=8192, emb_row_bytes=4096, resizable=["emb", "kv"],
             key_kinds=["user", "row"], tiers=["hbm"], p99_ms=100.0, sampling=Sampling(users_one_in=1, rows_one_in=16),
+            max_split_change_bytes=self.max_change,
         )  # fmt: skip
 
     async def observe(self) -> Observe:
@@ -178,7 +181,7 @@ class FakeEngine:
             used=PoolBytes(emb_bytes=self.used[0], kv_bytes=self.used[1]),
             overage_bytes=over,
             refill_backlog_bytes=0,
-            refill_bytes_per_second=0,
+            refill_bytes_per_second=self.refill,
         )
 
     def _answer(self) -> None:
@@ -202,6 +205,9 @@ class FakeEngine:
             return SplitStatus.UNSUPPORTED
         if self.put_fault == "conflict" or request.start_id != self.start_id:
             return SplitStatus.CONFLICT
+        if self.max_change is not None and any(abs(a - b) > self.max_change for a, b in zip(asked, self.limits, strict=True)):
+            self.violations.append(f"{asked} changes {self.limits} by more than {self.max_change}")
+            return SplitStatus.UNSUPPORTED
         if request.revision == self.revision and asked == self.limits:
             return SplitStatus.APPLIED
         if request.revision <= self.revision:
@@ -215,7 +221,7 @@ class FakeEngine:
                 self.violations.append(f"{name} grew to {asked[side]} while the other side still held {held}")
                 return SplitStatus.CONFLICT
         shrinks = any(new < used for new, used in zip(asked, self.used, strict=True))
-        self.revision, self.limits = request.revision, asked
+        self.revision, self.limits, self.refill = request.revision, asked, request.refill_bytes_per_second
         if shrinks and self.lag_readings:
             self._lag = self.lag_readings
             return SplitStatus.DEFERRED

@@ -200,6 +200,29 @@ async def test_an_engine_that_refuses_every_change_is_left_alone_until_a_new_int
     assert world.emb_percent == pytest.approx(31, abs=1)
 
 
+async def test_changes_are_no_greater_than_the_engine_takes_in_one_revision(world: World) -> None:
+    world.engine.max_change = GIB
+    await world.rounds(2)
+    world.static(25)
+    await world.rounds(12)
+    assert world.engine.violations == []
+    assert world.emb_percent == pytest.approx(25, abs=1)
+
+
+async def test_refill_never_exceeds_its_cap_also_when_the_cap_falls_without_a_move(world: World) -> None:
+    await world.rounds(2)
+    world.static(40, refill={"maxLinkPercent": 20})
+    await world.rounds(4)
+    assert world.engine.refill == 4_000_000_000
+    world.static(40, refill={"maxLinkPercent": 20, "maxBytesPerSecond": 1_000_000})
+    await world.rounds(3)
+    assert world.engine.refill == 1_000_000
+    asked = len(world.engine.puts)
+    await world.rounds(3)
+    assert len(world.engine.puts) == asked
+    assert not world.frozen
+
+
 # -- a second writer -----------------------------------------------------------------------------------------------------------
 
 
