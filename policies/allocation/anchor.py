@@ -61,8 +61,8 @@ def trust_of(view: EstimatorView, *, emb_bytes: int, kv_bytes: int) -> Trust:
     """Judge the two curves.
 
     A curve counts once it rests on enough recent samples, and once its window is long enough to have filled the cache it
-    speaks about (or a minute has passed, or next to nothing new turns up any more): before that, reuse that comes later
-    still looks like no reuse at all.
+    speaks about (or a minute or the estimator's own memory has passed, or next to nothing new turns up any more): before
+    that, reuse that comes later still looks like no reuse at all.
     """
     if view.emb is None or view.kv is None:
         return Trust(trusted=False, samples=0.0, age_ms=math.inf, volatility=0.0)
@@ -78,7 +78,9 @@ def trust_of(view: EstimatorView, *, emb_bytes: int, kv_bytes: int) -> Trust:
 
 
 def _ripe(curve: Curve, capacity_bytes: int) -> bool:
-    return curve.window_ms >= min(WARM_WINDOW_MS, curve.memory_ms) or _seen_bytes(curve) >= capacity_bytes
+    if curve.window_ms >= min(WARM_WINDOW_MS, curve.memory_ms) or float(curve.miss_ratio[-1]) <= _ALL_SEEN:
+        return True
+    return _seen_bytes(curve) >= capacity_bytes
 
 
 def _seen_bytes(curve: Curve) -> float:
