@@ -33,7 +33,7 @@ async def load_api_client(kubeconfig: str | None) -> kubernetes_client.ApiClient
         With reason NoCredentials if there is nothing to load or it cannot be read.
     """
     configuration = kubernetes_client.Configuration()
-    configuration.retries = False
+    configuration.retries = None  # False would count as a number and bring the retrying client in
     try:
         if kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ:
             kubernetes_config.load_incluster_config(client_configuration=configuration)

@@ -166,6 +166,15 @@ def _feeder(runtime: Runtime, resource: ResourceType) -> Callable[..., Awaitable
     return feed
 
 
+async def _end_with(runtime: Runtime) -> None:
+    """Under ``kopf run``: end the process if a background task fails, because the library would not notice."""
+    try:
+        await runtime.failed()
+    except Exception:
+        _logger.exception("the operator ends because a part of it failed")
+        signal.raise_signal(signal.SIGTERM)
+
+
 def register_for_kopf_run() -> None:
     """Register everything in the default registry, for ``kopf run operator/main.py``; settings come from GRFLEET_*.
 
@@ -173,6 +182,7 @@ def register_for_kopf_run() -> None:
     """
     settings = parse_settings(None)
     registry = kopf.get_default_registry()
+    holder: list[asyncio.Task[None]] = []
     runtime = Runtime(settings, all_loops(), clock=SystemClock(), rng=random.Random())
     _register(registry, runtime)
 
@@ -185,6 +195,7 @@ def register_for_kopf_run() -> None:
             await runtime.start()
         except ReconcileError as error:
             raise kopf.PermanentError(str(error)) from None
+        holder.append(asyncio.create_task(_end_with(runtime)))
 
     @kopf.on.login(registry=registry)
     async def login(**_: Any) -> Any:

@@ -64,7 +64,9 @@ class Runtime:
             dict.fromkeys(resource for loop in self.loops for resource in loop.watches)
         )
         self.store = Store(self.resources)
-        self.watch = WatchMonitor(self.resources, namespaces=settings.watched_namespaces, clock=clock, metrics=self.metrics)
+        self.watch = WatchMonitor(
+            self.resources, namespaces=settings.watched_namespaces, clock=clock, metrics=self.metrics, listed=self._listed
+        )
         self.preflight_passed = False
         self._leading = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -229,15 +231,24 @@ class Runtime:
             return
         for loop in self.loops:
             if event.resource in loop.watches:
-                for key in loop.keys_for(event, self.store):
+                for key in self._keys_for(loop, event):
                     self.controllers[loop.name].queue.add(key)
+
+    def _keys_for(self, loop: Loop, event: WatchEvent) -> list[Key]:
+        """What the loop makes of an event; an error there must cost neither the other loops nor the process."""
+        try:
+            return list(loop.keys_for(event, self.store))
+        except Exception:
+            _logger.exception("loop %s cannot map an event of %s %s", loop.name, event.resource, event.key)
+            self.metrics.panics.labels(loop.name).inc()
+            return []
 
     def _all_keys(self, loop: Loop) -> list[Key]:
         keys = {
             key
             for resource in loop.watches
             for event in self.store.resync_events(resource)
-            for key in loop.keys_for(event, self.store)
+            for key in self._keys_for(loop, event)
         }
         return sorted(keys)
 
@@ -247,6 +258,9 @@ class Runtime:
         if not self.preflight_passed:
             return ["the preflight has not passed yet"]
         return [f"{resource} has not been listed yet" for resource in self.store.unsynced()]
+
+    def _listed(self, resource: ResourceType) -> None:
+        self.sweeper.request(resource)
 
     def _swept(self, resource: ResourceType, ghosts: int) -> None:
         self.metrics.sweeps.labels(str(resource)).inc()
