@@ -122,7 +122,7 @@ class ReuseTimeEstimator:
         keys
             uint64[n], already sampled.
         t_ms
-            float64[n], time of each access; need not be sorted.
+            float64[n], time of each access; need not be sorted. Stamps after `now_ms` count as `now_ms`.
         size_bytes
             Bytes each access asks for: float64[n], or one size for all.
         asked_bytes
@@ -134,6 +134,8 @@ class ReuseTimeEstimator:
         n = len(keys)
         if n == 0 and now_ms is None:
             return
+        if now_ms is not None:
+            t_ms = np.minimum(t_ms, now_ms)  # a stamp from the future must not age everything else
         end_ms = now_ms if now_ms is not None else float(t_ms.max())
         if self._first_ms is None:
             self._first_ms = float(t_ms.min()) if n else end_ms

@@ -186,6 +186,16 @@ def test_a_curve_falls_with_capacity_and_stays_between_zero_and_one() -> None:
     assert miss.max() <= 1.0
 
 
+def test_a_stamp_from_the_future_does_not_age_the_rest() -> None:
+    estimator = ReuseTimeEstimator(sample_rate=1.0, decay_ms=1000.0)
+    keys = mix64(np.arange(100, dtype=np.uint64))
+    estimator.ingest(keys, np.linspace(0.0, 100.0, 100), 1.0, now_ms=100.0)
+    estimator.ingest(keys[:1], np.array([1e15]), 1.0, now_ms=200.0)
+    view = estimator.view(now_ms=200.0)
+    assert view is not None
+    assert view.samples == pytest.approx(100 * math.exp(-0.1) + 1)
+
+
 @pytest.mark.parametrize("settings", [{"sample_rate": 0.0}, {"sample_rate": 1.0, "table_entries": 100}])
 def test_impossible_settings_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ValueError):
