@@ -67,10 +67,11 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """Requests sorted by `arrival_ms`, and the phases they belong to."""
+    """Requests sorted by `arrival_ms`, the phases they belong to, and from when on figures count them."""
 
     requests: tuple[RankRequest, ...]
     phases: tuple[Phase, ...]
+    measured_from_ms: float = 0.0
 
     @property
     def duration_ms(self) -> float:
