@@ -9,12 +9,12 @@ from pydantic import ValidationError
 from controllers.pace import WriteTimes
 from controllers.pool.decide import decide
 from controllers.pool.execute import execute
-from controllers.pool.observe import observe
+from controllers.pool.observe import observe, pools_that_may_want
 from controllers.runtime.controller import DONE, Result
 from controllers.runtime.errors import Terminal
 from controllers.runtime.loop import Context
 from controllers.runtime.resources import INSTANCES, POOLS, Key
-from controllers.runtime.store import Store, WatchEvent
+from controllers.runtime.store import EventType, Store, WatchEvent
 from controllers.signing_key import KeyPublisher
 from crds import explain_invalid
 
@@ -31,11 +31,13 @@ class PoolLoop:
         self._writes = WriteTimes()
 
     def keys_for(self, event: WatchEvent, store: Store) -> Iterable[Key]:
-        """The pool itself; for an instance the pool that it names."""
+        """The pool itself; for an instance the pool that it names, and once it is gone those that may want its name."""
         if event.resource == POOLS:
             return (event.key,)
-        named = {obj["spec"].get("poolRef") for obj in (event.obj, event.old) if obj is not None and obj.get("spec")}
-        return tuple(Key(event.key.namespace, str(name)) for name in named if name)
+        named = {str(event.obj["spec"]["poolRef"])} if event.obj.get("spec") else set()
+        if event.type is EventType.DELETED:
+            named |= set(pools_that_may_want(event.key.name))
+        return [key for key in (Key(event.key.namespace, name) for name in named) if store.get(POOLS, key) is not None]
 
     async def start(self, ctx: Context) -> None:
         """Nothing that an earlier term of leadership remembered holds."""

@@ -5,7 +5,7 @@ Everything comes from the store, so a look costs no request.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pydantic import ValidationError
@@ -61,6 +61,12 @@ class Observation:
 def instance_name(pool: str, entry: str) -> str:
     """Name of the GRInstance of an external entry."""
     return f"{pool}-{entry}"
+
+
+def pools_that_may_want(instance: str) -> Iterator[str]:
+    """Names of the pools whose entries could be called so: every part before a dash."""
+    parts = instance.split("-")
+    return ("-".join(parts[:end]) for end in range(1, len(parts)))
 
 
 def read_instance(stored: Object) -> InstanceSeen:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import httpx
 import pytest
 from integration_fleet import POOL_BYTES, Fleet, Pair, condition, eventually
@@ -35,3 +37,51 @@ def test_a_pool_becomes_ready_and_its_split_and_table_are_reported(fleet: Fleet,
     assert table["generation"] == pool["tableGeneration"] == 1
     assert table["instances"][0]["uid"] == instance["metadata"]["uid"]
     assert table["instances"][0]["address"] == pair.service_url
+
+
+def test_at_rest_nothing_is_written_and_objects_removed_by_hand_come_back(
+    fleet: Fleet, operator: OperatorProcess, pair: Pair
+) -> None:
+    fleet.apply_pool("pool", pair)
+    fleet.start(pair)
+    fleet.wait_for_condition("grservingpool/pool", "Ready")
+    fleet.wait_for_condition("grservingpool/pool", "SplitSettled")
+    time.sleep(11)  # the last numbers may follow within ten seconds
+
+    before = fleet.versions()
+    time.sleep(20)
+    assert fleet.versions() == before
+
+    old_instance, old_generation = fleet.instance("pool-i0"), fleet.table()["status"]["generation"]
+    fleet.delete("grinstances", "pool-i0")
+    fleet.delete("grroutingtables", "pool")
+
+    def healed() -> bool:
+        instance, table = fleet.instance("pool-i0"), fleet.table()
+        uid = instance.get("metadata", {}).get("uid")
+        rows = table.get("status", {}).get("instances") or [{}]
+        return bool(uid) and uid != old_instance["metadata"]["uid"] and rows[0].get("uid") == uid
+
+    eventually(healed, why=lambda: (fleet.instance("pool-i0"), fleet.table()))
+    assert fleet.table()["status"]["generation"] > old_generation  # followers never go back
+    told = httpx.get(f"{pair.agent_url}/agent/v1/status").json()
+    assert told["uid"] == fleet.instance("pool-i0")["metadata"]["uid"]  # another uid is another instance
+
+
+def test_deleting_a_pool_takes_its_instances_and_table_along_and_the_agent_keeps_its_split(
+    fleet: Fleet, operator: OperatorProcess, pair: Pair
+) -> None:
+    fleet.apply_pool("pool", pair)
+    fleet.start(pair)
+    fleet.wait_for_condition("grservingpool/pool", "Ready")
+    split = httpx.get(f"{pair.agent_url}/agent/v1/status").json()["split"]
+
+    fleet.delete("grservingpools", "pool")
+
+    eventually(lambda: not fleet.names("grinstances") and not fleet.names("grroutingtables"), seconds=60)
+    assert not fleet.pool()
+    assert httpx.get(f"{pair.agent_url}/agent/v1/status").json()["split"] == split
+    events = fleet.api.get(f"/apis/events.k8s.io/v1/namespaces/{fleet.namespace}/events").json()["items"]
+    ready = [event for event in events if event["reason"] == "AllInstancesReady"]
+    assert len(ready) == 1
+    assert ready[0]["regarding"]["name"] == "pool"
