@@ -1,0 +1,1 @@
+"""Test vectors shared by every implementation of the contract, and what writes them."""
