@@ -46,6 +46,13 @@ def test_a_flag_that_cannot_work_is_named_and_the_exit_code_is_two(
     assert word in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("seconds", ["0", "nan", "-5", "90000", "soon"])
+def test_a_memory_outside_its_bounds_is_refused(seconds: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--engine", "unix:/nowhere", "--insecure-unsigned-intents", "--memory-seconds", seconds])
+    assert ended.value.code == 2
+
+
 async def test_the_agent_starts_without_its_engine_says_where_it_listens_and_is_not_ready(tmp_path: Path) -> None:
     socket = tmp_path / "agent.sock"
     log = tmp_path / "agent.log"
