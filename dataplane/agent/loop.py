@@ -9,6 +9,8 @@ import contextlib
 import logging
 from collections.abc import Callable
 
+import msgspec
+
 from contract.agent import AgentStatus, DecisionsAnswer, Intent, IntentAnswer, IntentStatus
 from contract.engine import Describe
 from contract.errors import ProtocolViolation, Unreachable
@@ -174,6 +176,7 @@ class Agent:
         held = self._intents.current
         if isinstance(reading, Reading):
             resizable = self._driver.resizable and set(reading.describe.resizable) >= _BOTH_SIDES
+            self._adopt_goal(reading)
             self._observation = observation = observation_of(
                 reading,
                 usable_bytes=self._usable_bytes(reading.describe),
@@ -194,6 +197,15 @@ class Agent:
                 observation, view, policy_intent(held.spec) if held is not None else None, self._state, now_ms
             )
         return decision
+
+    def _adopt_goal(self, reading: Reading) -> None:
+        """Take a split that was moved before this agent started as its goal: it stays until the estimates can be trusted.
+
+        Without it a restarted agent would first walk to the fallback share and then back. At revision 0 nobody has moved yet.
+        """
+        split = reading.now.split
+        if reading.restarted and split.revision > 0 and self._state.goal_emb_bytes is None:
+            self._state = msgspec.structs.replace(self._state, goal_emb_bytes=float(split.limits.emb_bytes))
 
     async def _drive(self, reading: Reading | NoReading, decision: Decision, verdict: Verdict, now_ms: float) -> Driven | None:
         """Bring the split towards the target, or only adopt what is in force when nothing may move."""

@@ -59,7 +59,7 @@ class Observer:
         try:
             now = await self._engine.observe()
             describe = self._describe
-            if describe is None or describe.start_id != now.start_id:
+            if describe is None or (describe.start_id, describe.epoch) != (now.start_id, now.epoch):
                 describe = await self._engine.describe()
         except Unreachable as error:
             return NoReading(reason=Freeze.ENGINE_UNREACHABLE, message=str(error))

@@ -127,6 +127,23 @@ async def test_a_restarted_agent_adopts_the_split_in_force_and_goes_on(world: Wo
     assert not {SplitStatus.STALE, SplitStatus.CONFLICT} & set(world.engine.answers)
 
 
+async def test_a_restarted_agent_does_not_walk_to_the_fallback_before_it_has_curves(world: World) -> None:
+    world.engine.foreign_write(emb_bytes=4 * GIB)
+    await world.rounds(2)
+    world.intend(strategy="MissRatioCurve")
+    await world.rounds(10)
+    assert world.reason == "EstimateNotTrusted"
+    assert (world.emb_percent, world.engine.puts) == (25.0, [])
+
+
+async def test_a_fresh_engine_walks_to_the_fallback_until_there_are_curves(world: World) -> None:
+    await world.rounds(2)
+    world.intend(strategy="MissRatioCurve", bounds={"fallbackEmbPercent": 30})
+    await world.rounds(6)
+    assert world.reason == "EstimateNotTrusted"
+    assert world.emb_percent == pytest.approx(30, abs=1)
+
+
 async def test_a_restarted_engine_is_adopted_with_its_lower_revision_and_no_negative_window(world: World) -> None:
     await world.rounds(2)
     world.static(30)
