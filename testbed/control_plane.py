@@ -112,6 +112,13 @@ class ControlPlane:
         """Process id by component, of those that run."""
         return {name: child.pid for name, child in self._children.items()}
 
+    def adopt(self, identity: processes.Identity) -> None:
+        """Count one more process as part of this control plane: it is stopped with it, whatever happens to the caller.
+
+        The `record` argument of `testbed.processes.start`.
+        """
+        self._save(self.record.with_process(identity))
+
     def log(self, component: str) -> Path:
         """Log file of a component."""
         return self.directory / "logs" / f"{component}.log"
