@@ -1,5 +1,6 @@
 """Runs the checks in order and says what came out, one line a check."""
 
+import asyncio
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +29,9 @@ class Result:
 CHECKS = (*serving_checks.CHECKS, *split_checks.CHECKS)
 
 
-async def run(url: str, *, token: str | None = None, restart: Restart | None = None, timeout_s: float = 5.0) -> list[Result]:
+async def run(
+    url: str, *, token: str | None = None, restart: Restart | None = None, timeout_s: float = 5.0, wait_s: float = 0.0
+) -> list[Result]:
     """Run every check against one idle engine.
 
     Parameters
@@ -39,6 +42,8 @@ async def run(url: str, *, token: str | None = None, restart: Restart | None = N
         Restarts the engine at the same address.
     timeout_s : float
         Limit of each call in seconds.
+    wait_s : float
+        How long an engine that is still starting may take to answer for the first time.
 
     Returns
     -------
@@ -47,6 +52,7 @@ async def run(url: str, *, token: str | None = None, restart: Restart | None = N
     """
     results = []
     async with EngineClient(url, token=token, timeout_s=timeout_s) as client:
+        await answering(client, wait_s)
         session = Session(url=url, client=client, token=token, restart=restart)
         for check in CHECKS:
             verdict, detail = Verdict.PASSED, ""
@@ -58,6 +64,19 @@ async def run(url: str, *, token: str | None = None, restart: Restart | None = N
                 verdict, detail = Verdict.FAILED, str(error)
             results.append(Result(name=check.__name__, verdict=verdict, detail=detail))
     return results
+
+
+async def answering(client: EngineClient, wait_s: float) -> None:
+    """Return once the engine answers, or when the time is over."""
+    deadline = asyncio.get_running_loop().time() + wait_s
+    while asyncio.get_running_loop().time() < deadline:
+        try:
+            await client.describe()
+            return
+        except ProtocolViolation:
+            return
+        except Unreachable:
+            await asyncio.sleep(0.1)
 
 
 def as_text(results: Sequence[Result]) -> str:

@@ -8,6 +8,13 @@ the driver is behind, a health figure. A replay faster than the wall drives the 
 
 from collections.abc import Callable
 
+#: How far a stamp may lie ahead of the clock; further is taken for a mistake in units.
+MAX_AHEAD_MS = 3_600_000.0
+
+
+class StampRefused(ValueError):
+    """An arrival stamp that would throw the clock far ahead for good."""
+
 
 class ModelClock:
     """Monotone model time in milliseconds.
@@ -31,10 +38,18 @@ class ModelClock:
         return self._now_ms
 
     def arrival_ms(self, stamp_ms: float | None) -> float:
-        """Return the model time at which a request arrives, given its stamp; notes the event lag of stamped ones."""
+        """Return the model time at which a request arrives, given its stamp; notes the event lag of stamped ones.
+
+        Raises
+        ------
+        StampRefused
+            When the stamp lies more than an hour ahead of the clock.
+        """
         now = self.now_ms()
         if stamp_ms is None:
             return now
+        if stamp_ms > now + MAX_AHEAD_MS:
+            raise StampRefused(f"arrivalMs: {stamp_ms} is more than an hour ahead of clockMs {now:.0f}")
         self.event_lag_ms = max(0.0, now - stamp_ms)
         self.max_event_lag_ms = max(self.max_event_lag_ms, self.event_lag_ms)
         return stamp_ms

@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import web
 
 from contract import engine
-from engines.reference.clock import ModelClock
+from engines.reference.clock import ModelClock, StampRefused
 from engines.reference.metrics import render
 from simulator.core.instance import GRInstanceCore, Refused
 
@@ -134,7 +134,7 @@ def errors_as_answers(next_handler: Handler) -> Handler:
             return await next_handler(request)
         except web.HTTPException as error:
             return reply(ErrorAnswer(error=error.reason), status=error.status)
-        except (msgspec.ValidationError, msgspec.DecodeError, Refused) as error:
+        except (msgspec.ValidationError, msgspec.DecodeError, Refused, StampRefused) as error:
             return reply(ErrorAnswer(error=str(error)), status=400)
         except UnicodeDecodeError:
             return reply(ErrorAnswer(error="body: not UTF-8"), status=400)

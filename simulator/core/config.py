@@ -38,8 +38,6 @@ class InstanceConfig:
         Bound of live prefixes; a quarter of the pool when absent.
     max_rows_per_request : int
         A request asking for more is refused, so that a hostile one cannot exhaust memory.
-    max_jump_ms : float
-        How far one arrival stamp may lie ahead of the clock.
     """
 
     pool_bytes: int = 4 * GIB
@@ -56,7 +54,6 @@ class InstanceConfig:
     pre_infer_slots: int = 4
     pre_infer_bytes: int | None = None
     max_rows_per_request: int = 4_000_000
-    max_jump_ms: float = 3_600_000.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.emb_percent <= 100:

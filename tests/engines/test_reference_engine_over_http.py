@@ -118,6 +118,15 @@ async def test_the_wall_is_the_arrival_of_requests_without_a_stamp() -> None:
         assert (await client.rank(rank(2))).queue_ms == 0.0
 
 
+async def test_an_engine_that_was_idle_for_hours_serves_what_comes() -> None:
+    wall = ManualClock()
+    async with in_process(core(), wall=wall) as url, EngineClient(url) as client:
+        wall.seconds = 8000.0
+        assert (await client.rank(rank(1))).queue_ms == 0.0
+        wall.seconds = 16_000.0
+        assert (await client.rank(rank(2, arrival_ms=16_001_000.0))).queue_ms == 0.0
+
+
 async def test_too_large_a_request_is_refused_by_field_and_counts_nothing() -> None:
     async with in_process(core()) as url, EngineClient(url) as client:
         with pytest.raises(ProtocolViolation, match=r"400.*historyTokens"):
