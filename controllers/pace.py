@@ -1,4 +1,4 @@
-"""How often a status may be written: changed numbers wait, a condition that changes may hurry.
+"""How often a loop may look and write: changed numbers wait, a condition that changes may hurry, a dear look is taken rarely.
 
 A number alone is written when ten seconds have passed since the last write. A transition is written after one second, but no more
 than six writes fall into any minute, so the long-run rate is the same one write per ten seconds.
@@ -51,3 +51,29 @@ class WriteTimes:
     def forget(self, key: Hashable) -> None:
         """The object is gone."""
         self._times.pop(key, None)
+
+
+class Restraint:
+    """Keeps a look that is dear from being taken too often: after one that took a second of computing, twenty seconds pass.
+
+    So a loop spends at most a twentieth of a core on one pool, however large it is and however often its instances change; a
+    small pool never notices.
+    """
+
+    SHARE = 20.0
+
+    def __init__(self) -> None:
+        self._looks: dict[Hashable, tuple[float, float]] = {}
+
+    def seconds_left(self, key: Hashable, *, now_s: float) -> float:
+        """Seconds until `key` may be looked at again; 0 means now."""
+        ended_s, cost_s = self._looks.get(key, (now_s, 0.0))
+        return max(0.0, ended_s + self.SHARE * cost_s - now_s)
+
+    def note(self, key: Hashable, *, began_s: float, ended_s: float) -> None:
+        """A look at `key` was taken; nothing else may have run in between."""
+        self._looks[key] = (ended_s, ended_s - began_s)
+
+    def forget(self, key: Hashable) -> None:
+        """The object is gone."""
+        self._looks.pop(key, None)

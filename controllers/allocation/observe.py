@@ -62,7 +62,7 @@ class Observation:
 
 
 async def observe(ctx: Context, key: Key, agents: Agents, memory: Memory) -> Observation | None:
-    """Read the world of the instance, asking its agent if it is time; None when instance or pool is gone or going.
+    """Read the world of the instance, asking its agent if it is time; None when there is none to serve.
 
     Raises
     ------
@@ -74,7 +74,7 @@ async def observe(ctx: Context, key: Key, agents: Agents, memory: Memory) -> Obs
     if stored is None or stored["metadata"].get("deletionTimestamp"):
         return None
     stored_pool = store.get(POOLS, Key(key.namespace, stored["spec"]["poolRef"]))
-    if stored_pool is None or stored_pool["metadata"].get("deletionTimestamp"):
+    if stored_pool is None or stored_pool["metadata"].get("deletionTimestamp") or not _owns(stored_pool, stored):
         return None
     try:
         instance, pool = GRInstance.parse(stored), GRServingPool.parse(stored_pool)
@@ -96,6 +96,11 @@ async def observe(ctx: Context, key: Key, agents: Agents, memory: Memory) -> Obs
         push_age=now_s - pushed.at_s if pushed is not None else None,
         write_ages=memory.write_ages(key, now_s=now_s),
     )
+
+
+def _owns(pool: Object, instance: Object) -> bool:
+    """Only what a pool owns is served: an object made by hand that merely names the pool could hijack an agent."""
+    return any(owner.get("uid") == uid_of(pool) for owner in instance["metadata"].get("ownerReferences") or ())
 
 
 def policy_of(store: Store, pool: GRServingPool, *, operator_namespace: str) -> Lookup[HBMPolicySpec]:

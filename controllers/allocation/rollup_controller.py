@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from controllers.allocation.observe import policy_of
 from controllers.allocation.rollup import PoolView, decide_rollup
-from controllers.pace import WriteTimes
+from controllers.pace import Restraint, WriteTimes
 from controllers.runtime.controller import DONE, Result
 from controllers.runtime.errors import Terminal
 from controllers.runtime.loop import Context
@@ -31,6 +31,7 @@ class AllocationRollupLoop:
 
     def __init__(self) -> None:
         self._writes = WriteTimes()
+        self._restraint = Restraint()
 
     def keys_for(self, event: WatchEvent, store: Store) -> Iterable[Key]:
         """The pool, the pool of the instance, or the pools that name the policy."""
@@ -50,6 +51,8 @@ class AllocationRollupLoop:
             self._writes.forget(key)
             return DONE
         now_s = ctx.clock.monotonic()
+        if wait := self._restraint.seconds_left(key, now_s=now_s):
+            return Result(wait)
         try:
             pool = GRServingPool.parse(stored)
             view = PoolView(
@@ -62,6 +65,7 @@ class AllocationRollupLoop:
         except ValidationError as error:
             raise Terminal("InvalidSpec", f"pool {key} or an instance of it cannot be read: {explain_invalid(error)}") from error
         plan = decide_rollup(view, ctx.clock.now())
+        self._restraint.note(key, began_s=now_s, ended_s=ctx.clock.monotonic())
         if plan.status is not None:
             answer = await ctx.kube.apply_status(
                 POOLS,

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pydantic import ValidationError
-
-from controllers.pace import WriteTimes
+from controllers.pace import Restraint, WriteTimes
 from controllers.pool.decide import decide
 from controllers.pool.execute import execute
 from controllers.pool.observe import observe, pools_that_may_want
 from controllers.runtime.controller import DONE, Result
-from controllers.runtime.errors import Terminal
 from controllers.runtime.loop import Context
 from controllers.runtime.resources import INSTANCES, POOLS, Key
 from controllers.runtime.store import EventType, Store, WatchEvent
 from controllers.signing_key import KeyPublisher
-from crds import explain_invalid
 
 
 class PoolLoop:
@@ -29,6 +25,7 @@ class PoolLoop:
     def __init__(self, publisher: KeyPublisher) -> None:
         self._publisher = publisher
         self._writes = WriteTimes()
+        self._restraint = Restraint()
 
     def keys_for(self, event: WatchEvent, store: Store) -> Iterable[Key]:
         """The pool itself; for an instance the pool that it names, and once it is gone those that may want its name."""
@@ -45,14 +42,15 @@ class PoolLoop:
 
     async def reconcile(self, key: Key, ctx: Context) -> Result | None:
         """Observe, decide, execute."""
-        try:
-            seen = observe(ctx.store, key, write_ages=self._writes.ages(key, now_s=ctx.clock.monotonic()))
-        except ValidationError as error:
-            raise Terminal("InvalidSpec", f"pool {key} cannot be read: {explain_invalid(error)}") from error
+        began_s = ctx.clock.monotonic()
+        if wait := self._restraint.seconds_left(key, now_s=began_s):
+            return Result(wait)
+        seen = observe(ctx.store, key, write_ages=self._writes.ages(key, now_s=began_s))
         if seen is None:
             self._writes.forget(key)
             return DONE
         plan = decide(seen, ctx.clock.now())
+        self._restraint.note(key, began_s=began_s, ended_s=ctx.clock.monotonic())
         if await execute(plan, seen.stored, ctx):
             self._writes.note(key, now_s=ctx.clock.monotonic())
         await self._publisher.ensure(ctx, key.namespace)

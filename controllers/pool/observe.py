@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
+from controllers.runtime.errors import Terminal
 from controllers.runtime.resources import INSTANCES, POOLS, Key, Object, key_of, uid_of
 from controllers.runtime.store import Store
-from crds import GRInstance, GRServingPool
+from crds import GRInstance, GRServingPool, explain_invalid
 
 NAME_LIMIT = 253
 LABEL_LIMIT = 63
@@ -82,13 +83,16 @@ def observe(store: Store, key: Key, *, write_ages: tuple[float, ...]) -> Observa
 
     Raises
     ------
-    pydantic.ValidationError
+    Terminal
         When this operator cannot read the pool.
     """
     stored = store.get(POOLS, key)
     if stored is None:
         return None
-    pool = GRServingPool.parse(stored)
+    try:
+        pool = GRServingPool.parse(stored)
+    except ValidationError as error:
+        raise Terminal("InvalidSpec", f"pool {key} cannot be read: {explain_invalid(error)}") from error
     strangers, predecessors = _holders(store, key, pool)
     return Observation(
         pool=pool,

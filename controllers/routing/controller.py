@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from controllers.pace import WriteTimes
+from controllers.pace import Restraint, WriteTimes
 from controllers.routing.decide import decide
 from controllers.routing.execute import execute
 from controllers.routing.observe import observe
@@ -25,6 +25,7 @@ class RoutingLoop:
 
     def __init__(self) -> None:
         self._writes = WriteTimes()
+        self._restraint = Restraint()
         self._started = datetime.min.replace(tzinfo=UTC)
 
     def keys_for(self, event: WatchEvent, store: Store) -> Iterable[Key]:
@@ -41,12 +42,15 @@ class RoutingLoop:
 
     async def reconcile(self, key: Key, ctx: Context) -> Result | None:
         """Observe, decide, execute."""
-        ages = self._writes.ages(key, now_s=ctx.clock.monotonic())
-        seen = observe(ctx, key, started=self._started, write_ages=ages)
+        began_s = ctx.clock.monotonic()
+        if wait := self._restraint.seconds_left(key, now_s=began_s):
+            return Result(wait)
+        seen = observe(ctx, key, started=self._started, write_ages=self._writes.ages(key, now_s=began_s))
         if seen is None:
             self._writes.forget(key)
             return DONE
         plan = decide(seen, ctx.clock.now())
+        self._restraint.note(key, began_s=began_s, ended_s=ctx.clock.monotonic())
         if await execute(plan, seen, ctx):
             self._writes.note(key, now_s=ctx.clock.monotonic())
         return Result(plan.requeue_after)

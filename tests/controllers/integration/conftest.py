@@ -14,12 +14,10 @@ for folder in (HERE, HERE.parent / "runtime"):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
-from integration_fleet import Fleet, Pair  # noqa: E402 - only importable once the path is set
+from integration_fleet import OPERATOR, Fleet, Pair  # noqa: E402 - only importable once the path is set
 from runtime_operator import OperatorProcess, operator_account, running_operator  # noqa: E402
 
 from testbed.control_plane import ControlPlane  # noqa: E402
-
-OPERATOR = [sys.executable, "-c", "from controllers.runtime.process import main; raise SystemExit(main())"]
 
 
 @pytest.fixture

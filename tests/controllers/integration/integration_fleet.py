@@ -22,6 +22,7 @@ from testbed.control_plane import ControlPlane
 ROOT = Path(__file__).resolve().parents[3]
 GROUP = "/apis/grfleet.dev/v1alpha1"
 POOL_BYTES = 2 << 30
+OPERATOR = [sys.executable, "-c", "from controllers.runtime.process import main; raise SystemExit(main())"]
 
 
 def free_port() -> int:

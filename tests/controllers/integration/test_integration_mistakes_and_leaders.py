@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import OPERATOR
-from integration_fleet import Fleet, Pair, condition, eventually
+from integration_fleet import OPERATOR, Fleet, Pair, condition, eventually
 from runtime_operator import OperatorProcess, running_operator
 
 pytestmark = pytest.mark.slow
