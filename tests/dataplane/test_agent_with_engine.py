@@ -84,9 +84,12 @@ async def test_an_engine_killed_at_work_is_adopted_again_from_its_first_revision
             what="the new process is at the target",
         )
         seen = await both.until(lambda s: (s.requests_per_second or 0) > 0, what="figures of the new process")
-    assert after.split is not None
+    async with AgentClient(both.agent_url) as client:
+        records = (await client.decisions(after=before.decisions)).decisions
+    adopted = next(record.inputs["observation"]["split"] for record in records if record.inputs["round"].get("restarted"))
     assert before.split is not None
-    assert after.split.revision <= before.split.revision
+    assert (adopted["start_id"], adopted["revision"]) == (after.engine.start_id, 0)
+    assert adopted["revision"] < before.split.revision
     assert not after.frozen
     assert seen.kv_hit_percent is not None
     assert 0 <= seen.kv_hit_percent <= 100
