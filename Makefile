@@ -44,6 +44,7 @@ bench: $(STAMP)  ## every benchmark; results under docs/results
 
 generate: $(STAMP)  ## regenerate manifests, chart copies and reference docs from the models
 	@$(BIN)/python -m crds.generate
+	@$(BIN)/python -m charts.sync
 
 lock: $(STAMP)  ## renew the pinned requirement files from pyproject.toml
 	@$(UV_COMPILE) pyproject.toml -o requirements/runtime.txt

@@ -1,0 +1,100 @@
+{{- define "grfleet.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "grfleet.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride -}}
+{{- else if contains (include "grfleet.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "grfleet.name" .) | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Names of objects that no namespace separates: two releases in two namespaces must not meet. */ -}}
+{{- define "grfleet.clusterName" -}}
+{{- printf "%s-%s" .Release.Namespace (include "grfleet.fullname" .) -}}
+{{- end -}}
+
+{{- define "grfleet.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "grfleet.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "grfleet.selector" -}}
+app.kubernetes.io/name: {{ include "grfleet.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: operator
+{{- end -}}
+
+{{- define "grfleet.labels" -}}
+{{ include "grfleet.selector" . }}
+app.kubernetes.io/part-of: grfleet
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- /* metadata of one object. Takes (dict "root" $ "name" ... "namespace" ... "labels" {} "annotations" {}); no namespace: cluster-wide. */ -}}
+{{- define "grfleet.metadata" -}}
+{{- $annotations := merge (dict) (.annotations | default dict) .root.Values.commonAnnotations -}}
+metadata:
+  name: {{ .name }}
+  {{- with .namespace }}
+  namespace: {{ . }}
+  {{- end }}
+  labels:
+    {{- include "grfleet.labels" .root | nindent 4 }}
+    {{- with .labels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  {{- with $annotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end -}}
+
+{{- define "grfleet.image" -}}
+{{- if .Values.image.digest -}}
+{{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Namespaces that get a Role: the served ones and the release's own; nothing when the whole cluster is served. */ -}}
+{{- define "grfleet.roleNamespaces" -}}
+{{- if .Values.watchNamespaces -}}
+{{- append .Values.watchNamespaces .Release.Namespace | uniq | sortAlpha | toJson -}}
+{{- else -}}
+[]
+{{- end -}}
+{{- end -}}
+
+{{- /* A mapping as YAML without the keys whose value is null, at any depth. Takes the mapping. */ -}}
+{{- define "grfleet.compact" -}}
+{{- $kept := dict -}}
+{{- range $key, $value := . -}}
+{{- if kindIs "map" $value -}}
+{{- $_ := set $kept $key (include "grfleet.compact" $value | fromYaml) -}}
+{{- else if not (kindIs "invalid" $value) -}}
+{{- $_ := set $kept $key $value -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $kept -}}
+{{- end -}}
+
+{{- /* Whether the API server serves the policy kinds already; on a first install it does not, and Helm could not name them. */ -}}
+{{- define "grfleet.policiesServed" -}}
+{{- $api := .Capabilities.APIVersions -}}
+{{- if and ($api.Has "grfleet.dev/v1alpha1/HBMPolicy") ($api.Has "grfleet.dev/v1alpha1/RoutingPolicy") ($api.Has "grfleet.dev/v1alpha1/PreInferencePolicy") -}}
+yes
+{{- end -}}
+{{- end -}}
