@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from contract.agent import DecisionRecord
+from contract.agent import MAX_DECISIONS, DecisionRecord
 from contract.agent_client import AgentClient
 from contract.errors import ProtocolViolation, Unreachable
 
@@ -39,8 +39,17 @@ def decisions(
 
 
 async def _fetch(url: str) -> list[DecisionRecord]:
+    """All records the agent keeps, oldest first; an answer holds a page, `next` asks for the one after it."""
+    records: list[DecisionRecord] = []
+    cursor = 0
     async with AgentClient(url, timeout_s=5.0) as client:
-        return (await client.decisions()).decisions
+        for _ in range(MAX_DECISIONS):
+            page = await client.decisions(after=cursor)
+            records += page.decisions
+            if not page.decisions or page.next <= cursor:
+                break
+            cursor = page.next
+    return records
 
 
 def _agent_url(instance: str, namespace: str) -> str:
