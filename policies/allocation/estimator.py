@@ -13,9 +13,13 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from policies.allocation.reuse import ReuseHistogram
 from policies.allocation.types import Curve
 
-_QUICK = 4.0  # the quick histogram forgets this many times faster; it only serves the volatility
+_QUICK = 4.0  # the quick histogram forgets this many times faster
+_CHECK_MS = 1000.0
+_TURN = 0.03  # gap between quick and slow curve, in mean miss ratio, that is more than drift, once noise is allowed for
+_TURN_SAMPLES = 200.0
 _WAYS = 8
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
@@ -88,22 +92,17 @@ class ReuseTimeEstimator:
         self._set_mask = np.uint64(sets - 1)
         self._table_key = np.zeros((sets, _WAYS), dtype=np.uint64)
         self._table_t = np.full((sets, _WAYS), -np.inf)
-        self._weight = np.zeros(bins + 1)  # sampled bytes by reuse bin; the last one: never seen, or too long ago
-        self._quick = np.zeros(bins + 1)
-        self._asked_bytes = 0.0  # all asked bytes, sampled or not, decayed
-        self._quick_asked_bytes = 0.0
-        self._elapsed_ms = 0.0  # decayed time, so that asked bytes over it is a rate
-        self._samples = 0.0
-        self._sum_size = 0.0
-        self._sum_size2 = 0.0
+        self._slow = ReuseHistogram(bins=bins, decay_ms=decay_ms)
+        self._quick = ReuseHistogram(bins=bins, decay_ms=decay_ms / _QUICK)
         self._first_ms: float | None = None
         self._last_ms = 0.0
         self._last_sample_ms = -math.inf
+        self._checked_ms = -math.inf
 
     @property
     def memory_bytes(self) -> int:
         """Bytes held by tables and histograms; does not grow."""
-        arrays = (self._table_key, self._table_t, self._weight, self._quick, self._edges_ms, self._steps_ms)
+        arrays = (self._table_key, self._table_t, self._slow.weight, self._quick.weight, self._edges_ms, self._steps_ms)
         return sum(a.nbytes for a in arrays)
 
     def ingest(
@@ -140,24 +139,24 @@ class ReuseTimeEstimator:
         if self._first_ms is None:
             self._first_ms = float(t_ms.min()) if n else end_ms
             self._last_ms = self._first_ms
-        self._forget(max(end_ms - self._last_ms, 0.0))
+        dt_ms = max(end_ms - self._last_ms, 0.0)
         self._last_ms = max(end_ms, self._last_ms)
         sizes = np.broadcast_to(np.asarray(size_bytes, dtype=np.float64), (n,))
-        sampled_bytes = float(sizes.sum())
-        asked = sampled_bytes / self.sample_rate if asked_bytes is None else asked_bytes
-        self._asked_bytes += asked
-        self._quick_asked_bytes += asked
+        asked = float(sizes.sum()) / self.sample_rate if asked_bytes is None else asked_bytes
+        for histogram in (self._slow, self._quick):
+            histogram.forget(dt_ms)
+            histogram.asked_bytes += asked
         if n == 0:
             return
-        self._samples += n
-        self._sum_size += sampled_bytes
-        self._sum_size2 += float(np.dot(sizes, sizes))
         self._last_sample_ms = max(self._last_sample_ms, float(t_ms.max()))
         order = np.lexsort((t_ms, keys))
         reuse_ms = self._reuse_times(np.ascontiguousarray(keys[order]), np.ascontiguousarray(t_ms[order]))
-        added = np.bincount(self._bin_of(reuse_ms), weights=sizes[order], minlength=self._bins + 1)
-        self._weight += added
-        self._quick += added
+        binned = np.bincount(self._bin_of(reuse_ms), weights=sizes[order], minlength=self._bins + 1).astype(np.float64)
+        for histogram in (self._slow, self._quick):
+            histogram.add(binned, sizes)
+        if self._last_ms - self._checked_ms >= _CHECK_MS:
+            self._checked_ms = self._last_ms
+            self._notice_a_turn()
 
     def curve(self, capacities_bytes: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the miss ratio (0..1, weighted by bytes) at each capacity; 1 everywhere before the first access."""
@@ -165,37 +164,35 @@ class ReuseTimeEstimator:
         return np.interp(capacities_bytes, capacity, miss)
 
     def view(self, *, now_ms: float) -> Curve | None:
-        """Return the curve with its trust figures, or None before the first sampled access."""
-        if self._first_ms is None or self._samples <= 0.0:
+        """Return the curve with its trust figures, or None while it holds no sample (at first, and for a moment after a turn)."""
+        if self._first_ms is None or self._slow.samples <= 0.0:
             return None
         capacity, miss = self._points()
-        quick = self._survival(self._quick, self._quick_asked_bytes)
-        mean = self._sum_size / self._samples
-        cv2 = max(self._sum_size2 / self._samples / (mean * mean) - 1.0, 0.0) if mean > 0.0 else 0.0
         return Curve(
             packed_capacity_bytes=capacity.astype("<f8").tobytes(),
             packed_miss_ratio=miss.astype("<f8").tobytes(),
-            samples=self._samples,
+            samples=self._slow.samples,
             age_ms=max(now_ms - self._last_sample_ms, 0.0),
             window_ms=max(now_ms - self._first_ms, 0.0),
-            volatility=float(np.abs(quick - miss).mean()),
-            size_cv2=cv2,
-            memory_ms=min(self._decay_ms, 1.0e12),  # infinity has no JSON form
+            volatility=float(np.abs(self._quick.survival(self.sample_rate) - miss).mean()),
+            size_cv2=self._slow.size_cv2,
+            memory_ms=min(self._slow.decay_ms, 1.0e12),  # infinity has no JSON form
         )
 
-    def _forget(self, dt_ms: float) -> None:
-        keep = math.exp(-dt_ms / self._decay_ms)
-        quick_keep = math.exp(-_QUICK * dt_ms / self._decay_ms)
-        self._weight *= keep
-        self._quick *= quick_keep
-        self._asked_bytes *= keep
-        self._quick_asked_bytes *= quick_keep
-        self._samples *= keep
-        self._sum_size *= keep
-        self._sum_size2 *= keep
-        # Time decays as if it had passed evenly: integral of exp(-(t)/decay) over dt.
-        passed = dt_ms if math.isinf(self._decay_ms) else self._decay_ms * (1.0 - keep)
-        self._elapsed_ms = self._elapsed_ms * keep + passed
+    def _notice_a_turn(self) -> None:
+        """Start counting anew when the short memory tells another story than chance would explain.
+
+        A mixture of old and new traffic describes neither: its curve can move the split the wrong way for a minute.
+        Last accesses are kept, so the new histogram is right from its first sample on; it only has to grow.
+        """
+        if self._quick.samples < _TURN_SAMPLES:
+            return
+        # Reuse times that fill much of the time watched so far still shift because the watching began, not the traffic.
+        seen = self._edges_ms <= 0.25 * (self._last_ms - (self._first_ms or 0.0))
+        gap = np.abs(self._quick.survival(self.sample_rate) - self._slow.survival(self.sample_rate))[seen].mean()
+        if gap > _TURN + 1.0 / math.sqrt(self._quick.samples):
+            self._slow.clear()
+            self._quick.clear()
 
     def _reuse_times(self, keys: NDArray[np.uint64], t_ms: NDArray[np.float64]) -> NDArray[np.float64]:
         """Time since each key's previous access (inf if unknown), for a batch sorted by (key, time); updates the table."""
@@ -234,21 +231,9 @@ class ReuseTimeEstimator:
         scaled = np.log(np.maximum(reuse_ms, 1e-9) / self._shortest_ms) / self._log_step
         return np.clip(np.floor(scaled) + 1.0, 0.0, self._bins).astype(np.intp)
 
-    def _survival(self, weight: NDArray[np.float64], asked_bytes: float) -> NDArray[np.float64]:
-        """Share of asked bytes whose reuse time exceeds each edge; float64[bins + 1], falling from 1."""
-        expected = asked_bytes * self.sample_rate
-        out = np.ones(self._bins + 1)
-        if expected <= 0.0:
-            return out
-        correction = expected - float(weight.sum())
-        hit = np.maximum(np.cumsum(weight[:-1]) + correction, 0.0) / expected
-        out[1:] = np.clip(1.0 - hit, 0.0, 1.0)
-        return out
-
     def _points(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Curve at the bin edges: capacity in bytes (rising), miss ratio (falling)."""
-        miss = self._survival(self._weight, self._asked_bytes)
-        rate = self._asked_bytes / self._elapsed_ms if self._elapsed_ms > 0.0 else 0.0
+        miss = self._slow.survival(self.sample_rate)
         capacity = np.zeros(self._bins + 1)
-        np.cumsum(self._steps_ms * (miss[1:] + miss[:-1]) * (0.5 * rate), out=capacity[1:])
+        np.cumsum(self._steps_ms * (miss[1:] + miss[:-1]) * (0.5 * self._slow.rate_bytes_per_ms), out=capacity[1:])
         return capacity, miss

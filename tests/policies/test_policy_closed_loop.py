@@ -220,3 +220,17 @@ def test_the_policy_finds_its_way_to_about_the_best_static_split(
     static = {percent: static_p99_ms(percent, costs) for percent in (10, 25, 40, 55, 90)}
     assert adaptive <= slack * min(static.values()), static
     assert between[0] <= 100 * engine.emb_bytes / POOL <= between[1]
+
+
+def test_when_the_traffic_turns_the_split_turns_with_it_and_not_first_the_other_way() -> None:
+    engine, agent = Engine(BALANCED), Agent(Strategy.MISS_RATIO_CURVE)
+    for second in range(60):
+        agent.second(engine, second)
+    before = engine.emb_bytes
+    engine.users = np.cumsum(np.arange(1, USERS + 1) ** -1.6)  # few users make most requests: KV needs much less memory
+    path = []
+    for second in range(60, 95):
+        agent.second(engine, second)
+        path.append(engine.emb_bytes)
+    assert min(path) >= before - POOL // 20
+    assert path[-1] >= before + POOL // 10

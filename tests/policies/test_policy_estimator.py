@@ -3,6 +3,7 @@
 import json
 import math
 from collections import OrderedDict
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -134,25 +135,32 @@ def test_one_batch_or_many_give_the_same_curve() -> None:
     np.testing.assert_allclose(parts.curve(capacities), whole.curve(capacities), atol=1e-9)
 
 
-def test_old_traffic_is_forgotten_and_the_change_shows_as_volatility() -> None:
-    estimator = ReuseTimeEstimator(sample_rate=1.0, decay_ms=10_000.0)
-    rng = np.random.default_rng(5)
-    calm = [estimator_volatility(estimator, rng, second, keys=200) for second in range(60)]
-    turned = [estimator_volatility(estimator, rng, second, keys=50_000) for second in range(60, 64)]
-    later = [estimator_volatility(estimator, rng, second, keys=50_000) for second in range(64, 160)]
-    assert max(turned) > 3 * calm[-1]
-    assert later[-1] < max(turned) / 2
-    assert float(estimator.curve(np.array([200.0]))[0]) > 0.9
-
-
-def estimator_volatility(estimator: ReuseTimeEstimator, rng: np.random.Generator, second: int, *, keys: int) -> float:
-    """One second of 500 uniform accesses; the volatility afterwards."""
-    ids = rng.integers(0, keys, 500).astype(np.uint64)
-    t_ms = np.sort(rng.uniform(0, 1000, 500)) + 1000.0 * second
+def one_second(estimator: ReuseTimeEstimator, rng: np.random.Generator, second: int, *, keys: int, accesses: int = 100) -> float:
+    """One second of uniform accesses over so many keys; the samples held afterwards."""
+    ids = rng.integers(0, keys, accesses).astype(np.uint64)
+    t_ms = np.sort(rng.uniform(0, 1000, accesses)) + 1000.0 * second
     estimator.ingest(mix64(ids), t_ms, 1.0, now_ms=1000.0 * (second + 1))
     view = estimator.view(now_ms=1000.0 * (second + 1))
-    assert view is not None
-    return view.volatility
+    return view.samples if view else 0.0
+
+
+def test_when_traffic_turns_the_past_is_dropped_within_seconds_and_the_new_curve_is_right_at_once() -> None:
+    estimator, rng = ReuseTimeEstimator(sample_rate=1.0), np.random.default_rng(5)
+    for second in range(120):
+        one_second(estimator, rng, second, keys=4000)
+    held = [one_second(estimator, rng, second, keys=200) for second in range(120, 140)]
+    turned = int(np.argmin(held))
+    assert turned <= 8
+    # 200 keys, each as likely: a cache of 100 hits half of the time.
+    assert float(estimator.curve(np.array([100.0]))[0]) == pytest.approx(0.5, abs=0.05)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("accesses", [15, 60, 1000])
+def test_a_steady_stream_is_never_taken_for_a_turn(seed: int, accesses: int) -> None:
+    estimator, rng = ReuseTimeEstimator(sample_rate=1.0), np.random.default_rng(seed)
+    held = [one_second(estimator, rng, second, keys=1500, accesses=accesses) for second in range(240)]
+    assert all(later > 0.9 * earlier for earlier, later in pairwise(held))
 
 
 def test_an_estimator_that_saw_nothing_has_no_view_and_misses_everywhere() -> None:
