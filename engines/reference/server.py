@@ -13,7 +13,8 @@ from aiohttp import web
 from contract import engine
 from engines.reference.clock import ModelClock, StampRefused
 from engines.reference.metrics import render
-from simulator.core.instance import GRInstanceCore, Refused
+from simulator.core.instance import GRInstanceCore
+from simulator.core.lookups import Refused
 
 MAX_BODY_BYTES = 256 * 1024
 Body = TypeVar("Body", bound=msgspec.Struct)

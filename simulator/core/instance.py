@@ -5,32 +5,23 @@ cached tokens are stripped before the embedding stage, so KV hits also remove EM
 and the seed, so the same calls give the same outcome.
 """
 
-import math
 from collections import deque
 from collections.abc import Iterable
-
-import numpy as np
-from numpy.typing import NDArray
 
 from contract import engine
 from contract.histogram import LatencyRecorder
 from contract.keys import sample_key
-from contract.samples import KIND_EMB, KIND_KV, SampleBuffer, is_sampled
+from contract.samples import KIND_KV, SampleBuffer, is_sampled
 from simulator.core.config import InstanceConfig
 from simulator.core.counting import Tally, split_state
-from simulator.core.emb_cache import EmbCache, MissRatio
+from simulator.core.emb_cache import EmbCache
 from simulator.core.kv_cache import CacheKey, Entry, KvCache
-from simulator.core.popularity import RowSampler, SamplerCache, sampled_row_keys
+from simulator.core.lookups import RowLookups
+from simulator.core.popularity import RowSampler
 from simulator.core.prefixes import PreInference
-from simulator.core.randomness import seed_of, uniforms
 from simulator.core.split import PoolSplit, SplitRules
 
-_NOISE_STREAM = 0x2545_F491_4F6C_DD1D
 MAX_REFILL_SHARE = 0.9
-
-
-class Refused(ValueError):
-    """A request that this instance does not serve; the message names the field."""
 
 
 class GRInstanceCore:
@@ -75,8 +66,7 @@ class GRInstanceCore:
             slots=config.pre_infer_slots,
             bytes_limit=config.pool_bytes // 4 if config.pre_infer_bytes is None else config.pre_infer_bytes,
         )
-        self._samplers = SamplerCache(one_in)
-        self._miss_ratio = MissRatio()
+        self._rows = RowLookups(config, emb=self.emb, samples=self.samples)
         self._jobs: deque[tuple[float, float, CacheKey]] = deque()
         self._in_service: tuple[CacheKey, Entry] | None = None
         self._last_arrival_ms = 0.0
@@ -95,8 +85,8 @@ class GRInstanceCore:
             When the request is beyond what the instance serves; the message names the field.
         """
         tokens, candidates = request.history_tokens, request.candidates
-        rows = self._rows_of(tokens + candidates, request.rows_per_token)
-        sampler = self._sampler(request.item_popularity)
+        rows = self._rows.asked_by(tokens + candidates, request.rows_per_token)
+        sampler = self._rows.sampler(request.item_popularity)
         arrival = self._arrive(arrival_ms)
         key = (request.user_key, request.model_version)
         self.prefixes.ranked(self.kv, key, arrival)
@@ -125,8 +115,8 @@ class GRInstanceCore:
 
     def pre_infer(self, request: engine.PreInferRequest, arrival_ms: float) -> engine.PreInferAnswer:
         """Compute a user's prefix ahead of ranking, when slots and bytes allow; it queues like a request without candidates."""
-        rows = self._rows_of(request.history_tokens, 1)
-        sampler = self._sampler(None)
+        rows = self._rows.asked_by(request.history_tokens, 1)
+        sampler = self._rows.sampler(None)
         arrival = self._arrive(arrival_ms)
         key = (request.user_key, request.model_version)
         if self.kv.cached_tokens(key) >= request.history_tokens:
@@ -268,12 +258,7 @@ class GRInstanceCore:
         users : iterable of (user key, model version, history tokens)
             Least recently used first.
         """
-        probabilities = self._sampler(popularity).probabilities()
-        rows = np.flatnonzero(probabilities)
-        ages = -np.log(1.0 - uniforms(self._seed, len(rows))) / probabilities[rows]
-        self.emb.fill(rows[np.argsort(-ages)].tolist())
-        probabilities[self.emb.rows_oldest_first()] = 0.0
-        self._miss_ratio.prime(min(1.0, float(probabilities.sum()) * self.config.sampling.rows_one_in))
+        self._rows.warm(popularity, seed=self._seed)
         counted = self.kv.evicted_capacity_bytes
         for user_key, version, tokens in users:
             self.kv.access((user_key, version), tokens)
@@ -295,7 +280,8 @@ class GRInstanceCore:
         model, tally = self.config.service, self.tally
         hit = self.kv.access(key, tokens)
         asked = rows - hit * per_token
-        missed = self._missed_rows(request_id, sampler, key, tokens=tokens, rows=rows, asked=asked)
+        self._report_user(key[0], tokens)
+        missed = self._rows.missed(request_id, sampler, rows=rows, asked=asked, time_us=int(self.clock_ms * 1e3))
         taken = self._refill_share() if missed else 0.0
         compute = model.compute_ms(history=tokens, candidates=candidates, cached=hit)
         gather = model.gather_ms(missed_rows=missed, link_share_taken=taken)
@@ -316,37 +302,10 @@ class GRInstanceCore:
         tally.kv_miss_ms += compute - model.compute_ms(history=tokens, candidates=candidates, cached=tokens)
         return start, service, hit, missed, asked
 
-    def _missed_rows(self, request_id: str, sampler: RowSampler, key: CacheKey, *, tokens: int, rows: int, asked: int) -> int:
-        """Draw the request's sampled rows through the cache, report them, and return how many real rows missed."""
-        seed = seed_of(request_id)
-        touched = sampler.draw(seed, rows=rows, skip=rows - asked)
-        sampled_misses = self.emb.access(touched.tolist())
-        self._report(key, tokens, touched)
-        one_in = self.config.sampling.rows_one_in
-        if one_in == 1:
-            return sampled_misses
-        ratio = self._miss_ratio.update(misses=sampled_misses, expected=asked / one_in)
-        return binomial(asked, ratio, seed=seed ^ _NOISE_STREAM)
-
-    def _report(self, key: CacheKey, tokens: int, touched: NDArray[np.int64]) -> None:
-        sampling, time_us = self.config.sampling, int(self.clock_ms * 1e3)
-        user = sample_key(key[0])
-        if is_sampled(user, sampling.users_one_in):
-            self.samples.append(kind=KIND_KV, size=tokens, key=user, time_us=time_us)
-        keys = sampled_row_keys(touched.astype(np.uint64), sampling.rows_one_in)
-        self.samples.extend(kind=KIND_EMB, size=1, keys=keys, time_us=time_us)
-
-    def _rows_of(self, tokens: int, per_token: int) -> int:
-        rows = tokens * per_token
-        if rows > self.config.max_rows_per_request:
-            raise Refused(f"historyTokens, rowsPerToken: {rows} rows in one request, at most {self.config.max_rows_per_request}")
-        return rows
-
-    def _sampler(self, popularity: engine.ItemPopularity | None) -> RowSampler:
-        try:
-            return self._samplers.get(popularity or self.config.popularity)
-        except ValueError as error:
-            raise Refused(str(error)) from error
+    def _report_user(self, user_key: str, tokens: int) -> None:
+        key = sample_key(user_key)
+        if is_sampled(key, self.config.sampling.users_one_in):
+            self.samples.append(kind=KIND_KV, size=tokens, key=key, time_us=int(self.clock_ms * 1e3))
 
     def _arrive(self, arrival_ms: float) -> float:
         arrival = max(arrival_ms, self._last_arrival_ms)
@@ -378,24 +337,3 @@ class GRInstanceCore:
         loaded = self.emb.refill(int(budget))
         self.tally.refill_bytes += loaded
         self._refill_carry = budget - loaded if self.emb.backlog_bytes else 0.0
-
-
-def binomial(trials: int, probability: float, *, seed: int) -> int:
-    """Return one binomial draw: exact by inversion when the smaller side's mean is below 16, else normal and rounded."""
-    flip = probability > 0.5
-    p = 1.0 - probability if flip else probability
-    mean = trials * p
-    first, second = uniforms(seed, 2).tolist()
-    if p <= 0.0 or trials == 0:
-        drawn = 0
-    elif mean < 16.0:
-        term = math.exp(trials * math.log1p(-p))
-        below, drawn = term, 0
-        while first > below and drawn < trials:
-            term *= (trials - drawn) / (drawn + 1) * p / (1.0 - p)
-            drawn += 1
-            below += term
-    else:
-        gauss = math.sqrt(-2.0 * math.log(1.0 - first)) * math.cos(2.0 * math.pi * second)
-        drawn = min(trials, max(0, math.floor(mean + gauss * math.sqrt(mean * (1.0 - p)) + 0.5)))
-    return trials - drawn if flip else drawn

@@ -4,6 +4,8 @@ SplitMix64 (Steele, Lea, Flood 2014) applied to seed + counter; cheap for the fe
 longer draw starts with the same numbers as a shorter one.
 """
 
+import math
+
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
@@ -36,3 +38,24 @@ def uniforms(seed: int, count: int) -> NDArray[np.float64]:
     out: NDArray[np.float64] = (mix(steps + np.uint64(seed & _MASK)) >> _SHIFT_11).astype(np.float64)
     out *= _TO_UNIT
     return out
+
+
+def binomial(trials: int, probability: float, *, seed: int) -> int:
+    """Return one binomial draw: exact by inversion when the smaller side's mean is below 16, else normal and rounded."""
+    flip = probability > 0.5
+    p = 1.0 - probability if flip else probability
+    mean = trials * p
+    first, second = uniforms(seed, 2).tolist()
+    if p <= 0.0 or trials == 0:
+        drawn = 0
+    elif mean < 16.0:
+        term = math.exp(trials * math.log1p(-p))
+        below, drawn = term, 0
+        while first > below and drawn < trials:
+            term *= (trials - drawn) / (drawn + 1) * p / (1.0 - p)
+            drawn += 1
+            below += term
+    else:
+        gauss = math.sqrt(-2.0 * math.log(1.0 - first)) * math.cos(2.0 * math.pi * second)
+        drawn = min(trials, max(0, math.floor(mean + gauss * math.sqrt(mean * (1.0 - p)) + 0.5)))
+    return trials - drawn if flip else drawn

@@ -5,7 +5,8 @@ from core_requests import LAW, MIB, config, rank, split, traffic, user
 
 from contract.engine import InvalidateRequest, ItemPopularity, LimitsRequest, PreInferRequest, SplitStatus
 from contract.samples import KIND_EMB, KIND_KV, unpack
-from simulator.core.instance import GRInstanceCore, Refused
+from simulator.core.instance import GRInstanceCore
+from simulator.core.lookups import Refused
 
 
 def core(**changes: object) -> GRInstanceCore:

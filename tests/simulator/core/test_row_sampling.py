@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from contract.engine import ItemPopularity
 from contract.samples import is_sampled
-from simulator.core.instance import binomial
 from simulator.core.popularity import RowSampler, SamplerCache, sampled_row_keys, zipf_norm
-from simulator.core.randomness import seed_of, uniforms
+from simulator.core.randomness import binomial, seed_of, uniforms
 
 LAW = ItemPopularity(exponent=0.95, catalog_rows=200_000)
 
