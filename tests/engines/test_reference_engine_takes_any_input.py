@@ -12,7 +12,7 @@ from simulator.core.instance import GRInstanceCore
 USER = "0123456789abcdef0123456789abcdef"
 VALID: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", "rank", {"requestId": "r", "userKey": USER, "modelVersion": "1", "historyTokens": 100, "candidates": 10,
-                      "arrivalMs": 5.0, "rowsPerToken": 2, "itemPopularity": {"exponent": 1.0, "catalogRows": 1000, "offset": 3}}),
+                      "arrivalMs": 5.0, "rowsPerToken": 2, "itemPopularity": {"exponent": 1.0, "catalogRows": 999, "offset": 3}}),
     ("POST", "pre-infer", {"requestId": "r", "userKey": USER, "modelVersion": "1", "historyTokens": 100, "arrivalMs": 5.0}),
     ("PUT", "split", {"startId": "s", "revision": 1, "embBytes": 1 << 20, "kvBytes": 1 << 20, "refillBytesPerSecond": 5}),
     ("PUT", "limits", {"revision": 1, "preInferSlots": 2, "preInferBytes": 1 << 20, "hostBytes": 0, "ssdBytes": 0}),
