@@ -1,0 +1,119 @@
+"""The rhythm of asking agents: every ten seconds, sooner with reason, less and less often in silence."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+from loop_objects import agent_status
+
+from contract.agent import AgentStatus, Intent, IntentAnswer, IntentStatus
+from contract.errors import ProtocolViolation, Unreachable
+from controllers.allocation.agents import Agents
+from controllers.allocation.sightings import Answered, Garbled, Silent
+from controllers.runtime.clock import FakeClock
+
+INTENT = Intent(uid="u", generation=1, issued=1, expires=2, spec={})
+
+
+class ScriptedAgent:
+    """Answers what it is told to, and counts."""
+
+    def __init__(self) -> None:
+        self.trouble: Exception | None = None
+        self.asked = 0
+        self.closed = False
+
+    async def status(self) -> AgentStatus:
+        self.asked += 1
+        if self.trouble is not None:
+            raise self.trouble
+        return agent_status()
+
+    async def put_intent(self, intent: Intent) -> IntentAnswer:
+        if self.trouble is not None:
+            raise self.trouble
+        return IntentAnswer(status=IntentStatus.ACCEPTED, uid=intent.uid, generation=intent.generation)
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+def build() -> tuple[Agents, ScriptedAgent, FakeClock]:
+    clock, agent = FakeClock(), ScriptedAgent()
+    return Agents(clock=clock, rng=random.Random(1), connect=lambda url: agent), agent, clock
+
+
+async def test_an_agent_is_asked_once_in_ten_seconds_however_often_one_looks() -> None:
+    agents, agent, clock = build()
+    for _ in range(5):
+        assert isinstance(await agents.look("u", "http://a"), Answered)
+    assert agent.asked == 1
+    assert 9.0 <= agents.seconds_to_next("u") <= 11.0
+    await clock.advance(11.1)
+    await agents.look("u", "http://a")
+    assert agent.asked == 2
+
+
+async def test_a_silent_agent_is_asked_again_soon_and_then_less_and_less_often_but_at_least_each_minute() -> None:
+    agents, agent, clock = build()
+    agent.trouble = Unreachable("refused")
+    waits = []
+    for failures in range(1, 10):
+        assert await agents.look("u", "http://a") == Silent(why="refused", failures=failures)
+        waits.append(agents.seconds_to_next("u"))
+        await clock.advance(waits[-1])
+    assert 0.9 <= waits[0] <= 1.1
+    assert all(later > sooner for sooner, later in itertools.pairwise(waits[:6]))
+    assert max(waits) <= 66.0
+    agent.trouble = None
+    assert isinstance(await agents.look("u", "http://a"), Answered)
+    agent.trouble = Unreachable("refused")
+    await clock.advance(12)
+    assert await agents.look("u", "http://a") == Silent(why="refused", failures=1)
+
+
+async def test_after_an_intent_was_handed_over_the_agent_is_asked_at_once() -> None:
+    agents, agent, _ = build()
+    await agents.look("u", "http://a")
+    answer = await agents.push("u", "http://a", INTENT)
+    assert answer is not None
+    assert answer.status is IntentStatus.ACCEPTED
+    assert agents.seconds_to_next("u") == 0.0
+    await agents.look("u", "http://a")
+    assert agent.asked == 2
+
+
+async def test_an_intent_that_meets_silence_or_nonsense_gives_no_answer_and_changes_the_sighting() -> None:
+    agents, agent, _ = build()
+    await agents.look("u", "http://a")
+    agent.trouble = Unreachable("reset")
+    assert await agents.push("u", "http://a", INTENT) is None
+    assert isinstance(await agents.look("u", "http://a"), Silent)
+    agent.trouble = ProtocolViolation("no JSON")
+    assert await agents.push("u", "http://a", INTENT) is None
+    assert await agents.look("u", "http://a") == Garbled(why="no JSON")
+
+
+async def test_another_address_is_another_agent_and_a_new_term_trusts_no_old_sighting() -> None:
+    agents, agent, _ = build()
+    await agents.look("u", "http://a")
+    await agents.look("u", "http://b")
+    agents.forget_all()
+    await agents.look("u", "http://b")
+    assert agent.asked == 3
+
+
+async def test_the_number_of_clients_is_bounded(monkeypatch: Any) -> None:
+    monkeypatch.setattr("controllers.allocation.agents.CLIENTS_KEPT", 2)
+    made: list[ScriptedAgent] = []
+
+    def connect(url: str) -> ScriptedAgent:
+        made.append(ScriptedAgent())
+        return made[-1]
+
+    agents = Agents(clock=FakeClock(), rng=random.Random(1), connect=connect)
+    for number in range(4):
+        await agents.look(f"u{number}", f"http://{number}")
+    assert [agent.closed for agent in made] == [True, True, False, False]
