@@ -1,0 +1,289 @@
+"""What the routing loop decides: who is in the table, when it changes, and what is said about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from loop_objects import NOW, at, condition_item, instance_object, pool_object
+
+from contract.keys import SLOTS
+from contract.table import unpack_slots
+from controllers.lookup import Found, Lookup, NotFound
+from controllers.routing.decide import Plan, decide
+from controllers.routing.observe import Holder, Observation, holder_of
+from controllers.runtime.conditions import find_condition
+from crds import GRInstance, GRRoutingTable, GRServingPool, RoutingPolicySpec
+from crds.instance import PolicySource
+from crds.reasons import check_condition
+from crds.routing_policy import Churn, SecretKey, Warmup
+
+POLICY = Found(spec=RoutingPolicySpec(warmup=Warmup(max_seconds=0)), name="default", source=PolicySource.DEFAULTS)
+READY = ("True", "InstanceReady")
+SILENT = ("False", "AgentUnreachable")
+
+
+def instance(
+    name: str, word: tuple[str, str] | None = READY, *, since: float = 0, uid: str = "", hit: int | None = None
+) -> dict[str, Any]:
+    status: dict[str, Any] = {}
+    if word is not None:
+        status["conditions"] = [condition_item("Ready", *word, since=at(since))]
+    if hit is not None:
+        status["caches"] = {"kvHitPercent": hit}
+    made = instance_object(f"pool-{name}", pool_object(), **status)
+    if uid:
+        made["metadata"]["uid"] = uid
+    return made
+
+
+def table_object(status: dict[str, Any], *, owner: str | None = "uid-pool") -> dict[str, Any]:
+    metadata: dict[str, Any] = {"name": "pool", "namespace": "team", "uid": "uid-table", "generation": 1, "resourceVersion": "30"}
+    if owner:
+        reference = {"apiVersion": "grfleet.dev/v1alpha1", "kind": "GRServingPool", "name": "pool", "uid": owner}
+        metadata["ownerReferences"] = [reference]
+    return {
+        "apiVersion": "grfleet.dev/v1alpha1",
+        "kind": "GRRoutingTable",
+        "metadata": metadata,
+        "spec": {"poolRef": "pool"},
+        "status": status,
+    }
+
+
+def observed(
+    *instances: dict[str, Any],
+    table: dict[str, Any] | None = None,
+    policy: Lookup[RoutingPolicySpec] = POLICY,
+    started: float = -3600,
+    pool_status: dict[str, Any] | None = None,
+    **spec: Any,
+) -> Observation:
+    pool = pool_object(**spec)
+    if pool_status:
+        pool["status"] = pool_status
+    parsed = GRRoutingTable.parse(table) if table is not None else None
+    return Observation(
+        pool=GRServingPool.parse(pool),
+        stored=pool,
+        policy=policy,
+        instances=tuple(GRInstance.parse(each) for each in instances),
+        table=parsed,
+        stored_table=table,
+        holder=holder_of(GRServingPool.parse(pool), parsed),
+        started=at(started),
+    )
+
+
+def published(*instances: dict[str, Any], policy: Lookup[RoutingPolicySpec] = POLICY) -> dict[str, Any]:
+    """The table object after a first plan."""
+    status = decide(observed(*instances, policy=policy), NOW).table_status
+    assert status is not None
+    return table_object(dict(status))
+
+
+def names(plan: Plan) -> list[str]:
+    assert plan.table_status is not None
+    return [row["name"] for row in plan.table_status["instances"]]
+
+
+def said(plan: Plan) -> tuple[str, str]:
+    assert plan.pool_status is not None
+    item = find_condition(plan.pool_status["conditions"], "TablePublished")
+    assert item is not None
+    return item["status"], item["reason"]
+
+
+def test_the_first_table_has_every_ready_instance_and_an_owner_for_every_slot() -> None:
+    plan = decide(observed(instance("a"), instance("b")), NOW)
+    assert plan.apply_table
+    assert plan.table_status is not None
+    assert plan.table_status["generation"] == 1
+    assert names(plan) == ["pool-a", "pool-b"]
+    assert set(unpack_slots(plan.table_status["slots"], instances=2)) == {0, 1}
+    assert said(plan) == ("True", "Published")
+    assert plan.pool_status is not None
+    assert plan.pool_status["tableGeneration"] == 1
+
+
+def test_the_same_world_twice_publishes_once() -> None:
+    first = decide(observed(instance("a"), instance("b")), NOW)
+    assert first.pool_status is not None
+    table = table_object(dict(first.table_status or {}))
+    again = decide(observed(instance("a"), instance("b"), table=table, pool_status=dict(first.pool_status)), at(3600))
+    assert again == Plan()
+
+
+def test_an_instance_that_was_not_asked_yet_keeps_its_users_but_gets_none() -> None:
+    table = published(instance("a"), instance("b"))
+    assert decide(observed(instance("a"), instance("b", None), table=table), at(5)).table_status is None
+    assert names(decide(observed(instance("a"), instance("b", ("Unknown", "Pending"))), NOW)) == ["pool-a"]
+
+
+def test_a_silent_instance_loses_its_users_after_the_grace_and_not_before() -> None:
+    table = published(instance("a"), instance("b"), instance("c"))
+    seen = (instance("a"), instance("b"), instance("c", SILENT, since=100))
+    early = decide(observed(*seen, table=table), at(120))
+    assert early.table_status is None
+    assert early.requeue_after == pytest.approx(11)
+    late = decide(observed(*seen, table=table), at(131))
+    assert names(late) == ["pool-a", "pool-b"]
+    assert late.table_status is not None
+    assert late.table_status["generation"] == 2
+    assert float(late.table_status["movedPercent"]) == pytest.approx(33.3, abs=4)
+
+
+def test_a_new_leader_gives_a_silent_instance_the_grace_again() -> None:
+    table = published(instance("a"), instance("b"), instance("c"))
+    seen = (instance("a"), instance("b"), instance("c", SILENT, since=-9000))
+    assert decide(observed(*seen, table=table, started=100), at(110)).table_status is None
+
+
+def test_when_most_of_the_table_falls_silent_at_once_the_view_is_doubted_and_the_table_stays() -> None:
+    table = published(instance("a"), instance("b"), instance("c"))
+    seen = (instance("a"), instance("b", SILENT), instance("c", SILENT))
+    plan = decide(observed(*seen, table=table), at(600))
+    assert said(plan) == ("False", "ViewInDoubt")
+    assert names(plan) == ["pool-a", "pool-b", "pool-c"]
+    assert plan.table_status is not None
+    assert plan.table_status["generation"] == 1
+
+
+def test_another_uid_is_another_instance_and_takes_its_users_at_once() -> None:
+    table = published(instance("a"), instance("b"))
+    plan = decide(observed(instance("a"), instance("b", uid="uid-new"), table=table), at(5))
+    assert plan.table_status is not None
+    assert plan.table_status["generation"] == 2
+    assert [row["uid"] for row in plan.table_status["instances"]] == ["uid-pool-a", "uid-new"]
+
+
+def test_a_new_instance_is_filled_within_the_churn_budget_over_several_windows() -> None:
+    policy = Found(
+        spec=RoutingPolicySpec(churn=Churn(max_moved_percent=5, window_seconds=60), warmup=Warmup(max_seconds=0)),
+        name="default",
+        source=PolicySource.DEFAULTS,
+    )
+    table, moment, moved = published(instance("a"), instance("b"), policy=policy), 0.0, []
+    for _ in range(20):
+        plan = decide(observed(instance("a"), instance("b"), instance("c"), table=table, policy=policy), at(moment))
+        if plan.table_status is not None:
+            if plan.table_status["generation"] > table["status"]["generation"]:
+                moved.append(float(plan.table_status["movedPercent"]))
+            table = table_object(dict(plan.table_status))
+        if plan.requeue_after is None:
+            break
+        moment += max(plan.requeue_after, 1.0)
+    assert len(moved) >= 5
+    assert max(moved) <= 5.0
+    owners = unpack_slots(table["status"]["slots"], instances=3)
+    assert owners.count(2) == pytest.approx(SLOTS / 3, rel=0.15)
+
+
+def test_a_new_instance_ramps_with_its_hit_rate_against_that_of_the_warm_ones() -> None:
+    policy = Found(spec=RoutingPolicySpec(warmup=Warmup(max_seconds=300)), name="default", source=PolicySource.DEFAULTS)
+    warm = [instance(name, hit=80) for name in "abc"]
+    table = published(*warm, policy=policy)
+    weights = []
+    for seconds, hit in ((10, 0), (20, 36), (30, 64)):
+        plan = decide(observed(*warm, instance("d", since=9, hit=hit), table=table, policy=policy), at(seconds))
+        assert plan.table_status is not None
+        table = table_object(dict(plan.table_status))
+        weights.append(plan.table_status["instances"][3]["weightPercent"])
+        if hit == 0:
+            assert said(plan)[1] in {"Warming", "BudgetExhausted"}
+            assert plan.requeue_after is not None
+    assert weights == [25, 50, 100]
+
+
+def test_a_paused_pool_keeps_its_table_to_the_letter() -> None:
+    table = published(instance("a"), instance("b"))
+    plan = decide(observed(instance("a"), table=table, paused=True), at(60))
+    assert said(plan) == ("False", "PausedByUser")
+    assert plan.table_status is not None
+    assert {key: plan.table_status[key] for key in ("slots", "generation", "instances")} == {
+        key: table["status"][key] for key in ("slots", "generation", "instances")
+    }
+
+
+def test_a_missing_policy_leaves_the_table_and_says_so() -> None:
+    plan = decide(observed(instance("a"), policy=NotFound(name="mine", namespace="team")), NOW)
+    assert said(plan) == ("False", "PolicyNotFound")
+    assert (plan.table_status, plan.apply_table) == (None, False)
+
+
+def test_a_deleted_table_comes_back_with_a_generation_that_followers_take() -> None:
+    plan = decide(observed(instance("a"), pool_status={"tableGeneration": 41}), NOW)
+    assert plan.apply_table
+    assert plan.table_status is not None
+    assert plan.table_status["generation"] == 42
+
+
+def test_a_changed_address_is_published_though_no_user_moves() -> None:
+    table = published(instance("a"))
+    moved_house = instance("a")
+    moved_house["spec"]["source"]["serviceURL"] = "http://elsewhere:80"
+    plan = decide(observed(moved_house, table=table), at(5))
+    assert plan.table_status is not None
+    assert plan.table_status["generation"] == 2
+    assert plan.table_status["movedPercent"] == "0"
+
+
+def test_the_table_names_the_key_that_users_are_hashed_with() -> None:
+    policy = Found(spec=RoutingPolicySpec(user_key_secret=SecretKey(name="pool-key")), name="x", source=PolicySource.POOL)
+    plan = decide(observed(instance("a"), policy=policy), NOW)
+    assert plan.table_status is not None
+    assert plan.table_status["keyId"] == "pool-key"
+
+
+@pytest.mark.parametrize(
+    ("owner", "pool_ref", "holder"),
+    [
+        ("uid-pool", "pool", Holder.POOL),
+        (None, "pool", Holder.ORPHAN),
+        ("uid-before", "pool", Holder.PREDECESSOR),
+        (None, "other", Holder.STRANGER),
+    ],
+)
+def test_a_table_in_other_hands_is_recognised(owner: str | None, pool_ref: str, holder: Holder) -> None:
+    table = table_object({}, owner=owner)
+    table["spec"]["poolRef"] = pool_ref
+    assert observed(table=table).holder is holder
+    plan = decide(observed(instance("a"), table=table), NOW)
+    assert (plan.table_status is None) == (holder in {Holder.STRANGER, Holder.PREDECESSOR})
+    assert plan.apply_table == (holder is Holder.ORPHAN)
+
+
+words = st.sampled_from([None, READY, SILENT, ("Unknown", "Pending"), ("False", "EngineUnreachable"), ("False", "InvalidAnswer")])
+
+
+@settings(max_examples=60)
+@given(
+    steps=st.lists(
+        st.tuples(st.dictionaries(st.sampled_from("abcd"), words), st.integers(0, 200), st.booleans()), min_size=1, max_size=5
+    )
+)
+def test_through_any_history_generations_only_grow_and_slots_only_point_at_known_instances(steps: list[Any]) -> None:
+    table, moment, highest = None, 0.0, 0
+    for have, seconds, paused in steps:
+        moment += seconds
+        seen = observed(
+            *(instance(name, word) for name, word in sorted(have.items())),
+            table=table,
+            paused=paused,
+            pool_status={"tableGeneration": highest} if highest else None,
+        )
+        plan = decide(seen, at(moment))
+        if plan.pool_status is not None:
+            for item in plan.pool_status["conditions"]:
+                check_condition(item["type"], item["status"], item["reason"])
+        if plan.table_status is not None:
+            status = dict(plan.table_status)
+            changed = table is None or status["slots"] != table["status"]["slots"]
+            assert status["generation"] >= highest + (1 if changed else 0)
+            highest = status["generation"]
+            owners = unpack_slots(status["slots"], instances=len(status["instances"]))
+            assert all(owner < len(status["instances"]) for owner in owners)
+            table = table_object(status)
+            GRRoutingTable.parse(table)  # the API would take it
