@@ -84,10 +84,16 @@ class EngineProcess:
         return ready
 
     async def stop(self) -> tuple[int, str]:
-        """Send SIGTERM; return the exit code and what was written to stderr."""
-        assert self._process is not None
-        if self._process.returncode is None:
-            self._process.terminate()
-        _, errors = await asyncio.wait_for(self._process.communicate(), 10)
-        assert self._process.returncode is not None
-        return self._process.returncode, errors.decode()
+        """Send SIGTERM; return the exit code and what was written to stderr. Stopping again changes nothing."""
+        process, self._process = self._process, None
+        if process is None:
+            return 0, ""
+        if process.returncode is None:
+            process.terminate()
+        try:
+            _, errors = await asyncio.wait_for(process.communicate(), 10)
+        except TimeoutError:
+            process.kill()
+            raise
+        assert process.returncode is not None
+        return process.returncode, errors.decode()

@@ -17,20 +17,19 @@ def not_passed(results: list[Result]) -> dict[str, Verdict]:
     return {result.name: result.verdict for result in results if result.verdict is not Verdict.PASSED}
 
 
-async def test_every_check_passes_on_a_process_that_can_be_restarted(tmp_path: Path) -> None:
-    process = EngineProcess("--listen", f"unix:{tmp_path}/engine.sock", "--rows-one-in", "64")
+async def test_every_check_passes_on_a_process_that_can_be_restarted(
+    tmp_path: Path, new_engine: Callable[..., EngineProcess]
+) -> None:
+    process = new_engine("--listen", f"unix:{tmp_path}/engine.sock", "--rows-one-in", "64")
     ready = await process.start()
 
     async def restart() -> None:
         await process.stop()
         await process.start()
 
-    try:
-        results = await run(ready["listen"], restart=restart)
-        assert not_passed(results) == {}, as_text(results)
-    finally:
-        code, errors = await process.stop()
-    assert (code, errors) == (0, "")
+    results = await run(ready["listen"], restart=restart)
+    assert not_passed(results) == {}, as_text(results)
+    assert await process.stop() == (0, "")
 
 
 @pytest.mark.parametrize("options", [{"defer_shrinks_ms": 100.0}, {"max_split_change_bytes": 16 << 20}, {"emb_percent": 0}])

@@ -3,6 +3,7 @@
 import asyncio
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from engine_process import EngineProcess, small_config
@@ -40,13 +41,10 @@ async def test_the_commands_start_check_and_stop_an_engine(tmp_path: Path) -> No
     assert not (tmp_path / "e.sock").exists()
 
 
-async def test_the_example_session_moves_one_granule(tmp_path: Path) -> None:
-    process = EngineProcess("--listen", f"unix:{tmp_path}/e.sock")
+async def test_the_example_session_moves_one_granule(tmp_path: Path, new_engine: Callable[..., EngineProcess]) -> None:
+    process = new_engine("--listen", f"unix:{tmp_path}/e.sock")
     ready = await process.start()
-    try:
-        code, output = await run(sys.executable, "-c", f"URL = {ready['listen']!r}\n" + block("python"))
-    finally:
-        await process.stop()
+    code, output = await run(sys.executable, "-c", f"URL = {ready['listen']!r}\n" + block("python"))
     assert code == 0, output
     assert "0 of 1000 tokens cached" in output
     assert "1000 of 1010 tokens cached" in output

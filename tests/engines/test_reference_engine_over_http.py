@@ -2,6 +2,7 @@
 
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,10 +30,12 @@ def core() -> GRInstanceCore:
     return GRInstanceCore(small_config(), seed=1, start_id="process-1")
 
 
-async def test_a_unix_socket_is_readable_by_its_owner_only_and_gone_afterwards(tmp_path: Path) -> None:
+async def test_a_unix_socket_is_readable_by_its_owner_only_and_gone_afterwards(
+    tmp_path: Path, new_engine: Callable[..., EngineProcess]
+) -> None:
     path = tmp_path / "engine.sock"
     path.write_text("left behind by a crash")
-    process = EngineProcess("--listen", f"unix:{path}", "--hbm-bytes", str(64 << 20), "--emb-percent", "25")
+    process = new_engine("--listen", f"unix:{path}", "--hbm-bytes", str(64 << 20), "--emb-percent", "25")
     ready = await process.start()
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
     assert ready["emulation"] is True
@@ -44,9 +47,9 @@ async def test_a_unix_socket_is_readable_by_its_owner_only_and_gone_afterwards(t
     assert not path.exists()
 
 
-async def test_port_zero_prints_the_port_that_was_chosen(tmp_path: Path) -> None:
+async def test_port_zero_prints_the_port_that_was_chosen(tmp_path: Path, new_engine: Callable[..., EngineProcess]) -> None:
     (tmp_path / "token").write_text("let me in\n")
-    process = EngineProcess("--listen", "http://127.0.0.1:0", "--token-file", str(tmp_path / "token"))
+    process = new_engine("--listen", "http://127.0.0.1:0", "--token-file", str(tmp_path / "token"))
     ready = await process.start()
     assert not ready["listen"].endswith(":0")
     async with EngineClient(ready["listen"], token="let me in") as client:
