@@ -1,0 +1,267 @@
+"""The caller of both pools: sends the same requests at trace time to the instance that each pool's published table names.
+
+It is a process of its own and does nothing else. It finds instances only through the routing table, as a caller of a real pool
+would, and retries a request once on the next owner when an instance does not answer (ranking is idempotent). Each request carries
+its arrival stamp on the engine's clock, so what the engine reports does not depend on how late this process woke up.
+"""
+
+import asyncio
+import contextlib
+import gc
+import os
+import random
+import ssl
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import msgspec
+import uvloop
+
+from contract.engine import RankRequest
+from contract.table import RoutingTable
+from grfleet.client import NoInstance, Router, follow
+from grfleet.demo.engine_session import EngineSession, RequestFailed
+from grfleet.demo.served import PoolRun, Run, Served, write_run
+from simulator.workloads import TraceFiles, Workload, demo_workload
+
+TABLE_TIMEOUT_S = 60.0
+LEAD_S = 1.0
+DRAIN_TIMEOUT_S = 20.0
+PROGRESS_EVERY_S = 1.0
+
+
+class DriverPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What the driver is told: where the API is, which pools to drive (namespace, name), with what, and where to write."""
+
+    api_url: str
+    api_ca_file: str
+    api_token: str
+    pools: list[tuple[str, str]]
+    instances_per_pool: int
+    traces: str
+    seed: int
+    duration_s: float
+    pool_key_hex: str
+    result_file: str
+    progress_file: str
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the driver is; rewritten every second."""
+
+    started_unix_s: float
+    trace_ms: float
+    sent: int
+    answered: int
+    failed: int
+    max_lag_ms: float
+
+
+class _Router(Router):
+    """A router that also hands out the table in use."""
+
+    table: RoutingTable | None = None
+
+    def accept(self, table: RoutingTable) -> bool:
+        taken = super().accept(table)
+        if taken:
+            self.table = table
+        return taken
+
+
+@dataclass
+class _Pool:
+    """One pool under load: its router, a session for each engine address, and what came back."""
+
+    namespace: str
+    name: str
+    router: _Router = field(default_factory=_Router)
+    sessions: dict[str, EngineSession] = field(default_factory=dict)
+    served: list[Served] = field(default_factory=list)
+    start_s: float = 0.0
+
+    async def session(self, address: str) -> EngineSession:
+        found = self.sessions.get(address)
+        if found is None:
+            found = self.sessions[address] = EngineSession(address)
+        await found.ready()
+        return found
+
+    async def ask(self, index: int, request: RankRequest, *, due_s: float) -> None:
+        """Send one request, to the next owner once more if the first does not answer; record how it went."""
+        lag_ms = max(0.0, time.monotonic() - due_s) * 1000.0
+        excluded: list[str] = []
+        problem = ""
+        arrival_ms = request.arrival_ms or 0.0
+        for attempt in range(2):
+            try:
+                pick = self.router.pick(request.user_key, exclude=excluded)
+                session = await self.session(pick.address)
+                answer = await session.rank(request, start_s=self.start_s)
+            except NoInstance as error:
+                problem = str(error)
+                break
+            except RequestFailed as error:
+                problem = f"{pick.name}: {error}"
+                excluded.append(pick.name)
+                continue
+            self.served.append(
+                Served(
+                    index=index,
+                    arrival_ms=arrival_ms,
+                    instance=pick.name,
+                    latency_ms=answer.latency_ms,
+                    service_ms=answer.service_ms,
+                    history_tokens=request.history_tokens,
+                    kv_tokens_hit=answer.kv_tokens_hit,
+                    emb_rows_asked=answer.emb_rows_asked,
+                    emb_rows_missed=answer.emb_rows_missed,
+                    lag_ms=lag_ms,
+                    wall_ms=(time.monotonic() - due_s) * 1000.0 - lag_ms,
+                    retried=attempt > 0,
+                )
+            )
+            return
+        self.served.append(_failed(index, request, lag_ms, problem, retried=len(excluded) > 1))
+
+
+def _failed(index: int, request: RankRequest, lag_ms: float, problem: str, *, retried: bool) -> Served:
+    return Served(
+        index=index,
+        arrival_ms=request.arrival_ms or 0.0,
+        instance="",
+        latency_ms=0.0,
+        service_ms=0.0,
+        history_tokens=request.history_tokens,
+        kv_tokens_hit=0,
+        emb_rows_asked=0,
+        emb_rows_missed=0,
+        lag_ms=lag_ms,
+        wall_ms=0.0,
+        retried=retried,
+        error=problem[:300] or "unknown",
+    )
+
+
+async def drive(plan: DriverPlan) -> Run:
+    """Drive both pools through the whole workload and return what was served.
+
+    Raises
+    ------
+    TimeoutError
+        When a pool has no complete routing table within a minute.
+    """
+    workload = demo_workload(
+        TraceFiles.under(Path(plan.traces)),
+        seed=plan.seed,
+        duration_s=plan.duration_s,
+        pool_key=bytes.fromhex(plan.pool_key_hex),
+    )
+    pools = [_Pool(namespace, name) for namespace, name in plan.pools]
+    tls = ssl.create_default_context(cafile=plan.api_ca_file)
+    headers = {"Authorization": f"Bearer {plan.api_token}"}
+    async with httpx.AsyncClient(base_url=plan.api_url, verify=tls, headers=headers, trust_env=False) as api:
+        followers = [
+            asyncio.create_task(
+                follow(p.router, api, namespace=p.namespace, name=p.name, on_problem=_complain, rng=random.Random(plan.seed))
+            )
+            for p in pools
+        ]
+        try:
+            tables = [await _complete_table(pool, plan.instances_per_pool) for pool in pools]
+            await asyncio.gather(
+                *(pool.session(address) for pool, table in zip(pools, tables, strict=True) for address in table[2])
+            )
+            started_unix_s = await _play(workload, pools, Path(plan.progress_file))
+        finally:
+            for follower in followers:
+                follower.cancel()
+            await asyncio.gather(*(session.aclose() for pool in pools for session in pool.sessions.values()))
+    runs = [
+        PoolRun(pool=pool.namespace, instances=table[0], slots=table[1], served=sorted(pool.served, key=lambda s: s.index))
+        for pool, table in zip(pools, tables, strict=True)
+    ]
+    return Run(started_unix_s=started_unix_s, pools=runs)
+
+
+async def _complete_table(pool: _Pool, instances: int) -> tuple[list[str], str, list[str]]:
+    """Wait for a table that names all instances and return (names, packed slots, addresses) of it."""
+    deadline = time.monotonic() + TABLE_TIMEOUT_S
+    while time.monotonic() < deadline:
+        table = pool.router.table
+        if table is not None and len(table.instances) >= instances:
+            return [i.name for i in table.instances], table.slots, [i.address for i in table.instances]
+        await asyncio.sleep(0.2)
+    seen = len(pool.router.table.instances) if pool.router.table is not None else 0
+    raise TimeoutError(f"the routing table of {pool.namespace}/{pool.name} names {seen} of {instances} instances")
+
+
+def _ask_for_priority() -> None:
+    """Run before others where the system lets us: this process measures, and what it sends late spoils the run."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, -10)
+
+
+async def _play(workload: Workload, pools: list[_Pool], progress_file: Path) -> float:
+    """Send every request to every pool when it is due; return the Unix time of trace time 0."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    start_s = time.monotonic() + LEAD_S
+    started_unix_s = time.time() + LEAD_S
+    for pool in pools:
+        pool.start_s = start_s
+    tasks: set[asyncio.Task[None]] = set()
+    next_progress_s = start_s
+    sent = 0
+    for index, request in enumerate(workload.requests):
+        due_s = start_s + (request.arrival_ms or 0.0) / 1000.0
+        if (delay := due_s - time.monotonic()) > 0:
+            await asyncio.sleep(delay)
+        for pool in pools:
+            task = asyncio.create_task(pool.ask(index, request, due_s=due_s))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+        sent += 1
+        if due_s >= next_progress_s:
+            next_progress_s = due_s + PROGRESS_EVERY_S
+            _write_progress(progress_file, started_unix_s, request.arrival_ms or 0.0, sent, pools)
+    if tasks:
+        await asyncio.wait(tasks, timeout=DRAIN_TIMEOUT_S)
+    _write_progress(progress_file, started_unix_s, workload.duration_ms, sent, pools)
+    return started_unix_s
+
+
+def _write_progress(path: Path, started_unix_s: float, trace_ms: float, sent: int, pools: list[_Pool]) -> None:
+    newest = [served for pool in pools for served in pool.served[-400:]]
+    progress = Progress(
+        started_unix_s=started_unix_s,
+        trace_ms=trace_ms,
+        sent=sent * len(pools),
+        answered=sum(len(pool.served) for pool in pools),
+        failed=sum(1 for served in newest if served.error),
+        max_lag_ms=max((served.lag_ms for served in newest), default=0.0),
+    )
+    partial = path.with_suffix(".partial")
+    partial.write_bytes(msgspec.json.encode(progress))
+    partial.replace(path)
+
+
+def _complain(message: str) -> None:
+    sys.stderr.write(message + "\n")
+    sys.stderr.flush()
+
+
+def main(arguments: list[str]) -> int:
+    """Run the plan in the file named by the one argument."""
+    _ask_for_priority()
+    plan = msgspec.json.decode(Path(arguments[0]).read_bytes(), type=DriverPlan)
+    write_run(Path(plan.result_file), uvloop.run(drive(plan)))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

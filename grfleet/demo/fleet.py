@@ -1,0 +1,196 @@
+"""The processes of the demonstration: operator, engines, agents, driver; started, watched, measured and stopped.
+
+Each is recorded with the control plane before it begins, so whatever happens to this process, the testbed's watchdog stops them
+all; and `grfleet testbed down` stops them when they were left running on purpose.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from grfleet.demo.objects import AGENT_MEMORY_SECONDS, INSTANCES, NAMESPACES, STATIC_PERCENT, Endpoint
+from simulator.core.config import InstanceConfig
+from simulator.workloads import demo_instance
+from testbed import processes
+from testbed.control_plane import ControlPlane
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+LONGEST_SOCKET_PATH = 100
+_CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class DemoFailed(RuntimeError):
+    """The demonstration cannot go on; the message says what failed and which log file tells more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Usage:
+    """What all processes of the demonstration use together, the control plane's included."""
+
+    rss_bytes: int
+    cpu_seconds: float
+
+
+class Fleet:
+    """The processes beside one control plane.
+
+    Parameters
+    ----------
+    plane : ControlPlane
+        Running.
+    logs : Path
+        Folder of the log files; outlives the run.
+    """
+
+    def __init__(self, plane: ControlPlane, logs: Path) -> None:
+        self._plane = plane
+        self._logs = logs
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        sockets = plane.directory / "s"
+        sockets.mkdir(mode=0o700, exist_ok=True)
+        if len(str(sockets)) > LONGEST_SOCKET_PATH - 20:
+            raise DemoFailed(f"{sockets} is too long for a Unix socket; set TMPDIR to a shorter folder")
+        self.endpoints = tuple(
+            Endpoint(
+                namespace=namespace,
+                name=str(index),
+                engine_url=f"unix:{sockets}/{namespace[0]}{index}e",
+                agent_url=f"unix:{sockets}/{namespace[0]}{index}a",
+            )
+            for namespace in NAMESPACES
+            for index in range(INSTANCES)
+        )
+
+    def start_operator(self, kubeconfig: Path, *, lease_namespace: str) -> None:
+        """Start the operator under the account of `kubeconfig`."""
+        flags = ["--kubeconfig", str(kubeconfig), "--lease-namespace", lease_namespace, "--metrics-port", "0"]
+        self._start("operator", "controllers.runtime.process", *flags)
+
+    def start_engines(self) -> None:
+        """Start every engine at the static split, EMB cache warm."""
+        config = self._plane.directory / "engine.json"
+        config.write_bytes(msgspec.json.encode(engine_file(demo_instance(STATIC_PERCENT))))
+        for endpoint in self.endpoints:
+            flags = ["--listen", endpoint.engine_url, "--config", str(config), "--seed", str(int(endpoint.name) + 1), "--warm"]
+            self._start(f"engine-{endpoint.namespace}-{endpoint.name}", "engines.reference.main", *flags)
+
+    def start_agents(self, intent_key: Path) -> None:
+        """Start an agent beside every engine."""
+        for endpoint in self.endpoints:
+            flags = ["--engine", endpoint.engine_url, "--listen", endpoint.agent_url, "--intent-key", str(intent_key)]
+            flags += ["--memory-seconds", str(AGENT_MEMORY_SECONDS)]
+            self._start(f"agent-{endpoint.namespace}-{endpoint.name}", "dataplane.agent.main", *flags)
+
+    def start_driver(self, plan: Path) -> subprocess.Popen[bytes]:
+        """Start the driver with its plan and return its process."""
+        return self._start("driver", "grfleet.demo.driver", str(plan))
+
+    def wait_for_sockets(self, *, seconds: float = 60.0) -> None:
+        """Wait until every engine and agent has opened its socket.
+
+        Raises
+        ------
+        DemoFailed
+            Names what did not.
+        """
+        paths = [Path(url.removeprefix("unix:")) for e in self.endpoints for url in (e.engine_url, e.agent_url)]
+        deadline = time.monotonic() + seconds
+        while missing := [path for path in paths if not path.exists()]:
+            self.check()
+            if time.monotonic() > deadline:
+                raise DemoFailed(f"{len(missing)} engines or agents did not open their sockets; logs: {self._logs}")
+            time.sleep(0.05)
+
+    def check(self, *, but: Sequence[str] = ()) -> None:
+        """Raise DemoFailed when a process has ended that should run."""
+        for name, child in self._children.items():
+            if name not in but and child.poll() is not None:
+                raise DemoFailed(f"{name} ended with code {child.returncode}; its log is {self.log(name)}\n{self.tail(name)}")
+
+    def log(self, name: str) -> Path:
+        """Log file of a process."""
+        return self._logs / f"{name}.log"
+
+    def tail(self, name: str, *, lines: int = 12) -> str:
+        """The end of a log."""
+        try:
+            return "\n".join(self.log(name).read_text(errors="replace").splitlines()[-lines:])
+        except OSError as error:
+            return f"(no log: {error.strerror})"
+
+    def usage(self) -> Usage:
+        """Memory and processor time of everything that runs for the demonstration, this process included."""
+        pids = [os.getpid(), *self._plane.process_ids().values(), *(c.pid for c in self._children.values() if c.poll() is None)]
+        seen = [found for pid in pids if (found := _usage_of(pid)) is not None]
+        return Usage(rss_bytes=sum(rss for rss, _ in seen), cpu_seconds=sum(cpu for _, cpu in seen))
+
+    def stop(self) -> None:
+        """Ask all processes to end, at once; the control plane's stop makes sure."""
+        running = [child for child in self._children.values() if child.poll() is None]
+        for child in running:
+            child.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + 5.0
+        for child in running:
+            try:
+                child.wait(timeout=max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+
+    def _start(self, name: str, module: str, *flags: str) -> subprocess.Popen[bytes]:
+        code = f"import sys; from {module} import main; sys.exit(main(sys.argv[1:]))"
+        environment = {key: value for key, value in os.environ.items() if key != "KUBECONFIG" and not key.startswith("GRFLEET_")}
+        environment["PYTHONPATH"] = str(ROOT)
+        # Nine processes of small arrays: threads of a linear algebra library would only fight for the two cores.
+        environment |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        child = processes.start(
+            name,
+            [sys.executable, "-c", code, *flags],
+            log=self.log(name),
+            record=self._plane.adopt,
+            environment=environment,
+            directory=self._plane.directory,
+        )
+        self._children[name] = child
+        return child
+
+
+def engine_file(config: InstanceConfig) -> dict[str, object]:
+    """Return the configuration file of a reference engine that is `config`."""
+    service = {_camel(name): getattr(config.service, name) for name in config.service.__dataclass_fields__}
+    return {
+        "hbmBytes": config.pool_bytes,
+        "embPercent": config.emb_percent,
+        "p99Ms": config.p99_ms,
+        "granuleBytes": config.granule_bytes,
+        "rowsOneIn": config.sampling.rows_one_in,
+        "usersOneIn": config.sampling.users_one_in,
+        "model": f"{config.model.name}:{config.model.version}",
+        "popularity": json.loads(msgspec.json.encode(config.popularity)),
+        "service": service,
+    }
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.title() for word in rest)
+
+
+def _usage_of(pid: int) -> tuple[int, float] | None:
+    """Return (resident bytes, CPU seconds) of a process, None when it is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        resident = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
+    except (OSError, ValueError, IndexError):
+        return None
+    fields = stat[stat.rindex(")") + 2 :].split()
+    return resident, (int(fields[11]) + int(fields[12])) / _CLOCK_TICKS

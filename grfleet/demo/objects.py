@@ -1,0 +1,109 @@
+"""The Kubernetes objects of the demonstration, as a person would write them, and the operator's account and rules.
+
+The two pools have the same name in two namespaces: users are placed by the names of instances, so both pools give every user the
+same place, and nothing but the split differs between them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from controllers.runtime.rbac import RULES, Scope, policy_rules
+from simulator.workloads import demo as traffic
+
+OPERATOR_NAMESPACE = "grfleet-system"
+OPERATOR_ACCOUNT = "grfleet-operator"
+USER_KEY_SECRET = "demo-user-key"
+ADAPTIVE, STATIC = "adaptive", "static"
+NAMESPACES = (ADAPTIVE, STATIC)
+POOL = "ranker"
+INSTANCES = 4
+STATIC_PERCENT = 50
+STEP = {"maxPercentPerSecond": 4, "deadbandPercent": 2, "intervalMs": 1000}
+AGENT_MEMORY_SECONDS = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """One instance: the namespace of its pool, its entry's name, and where its engine and its agent listen."""
+
+    namespace: str
+    name: str
+    engine_url: str
+    agent_url: str
+
+
+Object = dict[str, Any]
+
+
+def operator_objects() -> list[Object]:
+    """Return namespace, ServiceAccount and exactly the rules of `controllers.runtime.rbac`."""
+    subject = {"kind": "ServiceAccount", "name": OPERATOR_ACCOUNT, "namespace": OPERATOR_NAMESPACE}
+    objects: list[Object] = [
+        *({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in (OPERATOR_NAMESPACE, *NAMESPACES)),
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _metadata(OPERATOR_ACCOUNT, OPERATOR_NAMESPACE)},
+    ]
+    for scope, kind in ((Scope.SERVED, "ClusterRole"), (Scope.OPERATOR, "Role")):
+        name = f"{OPERATOR_ACCOUNT}-{scope.value}"
+        metadata: Object = {"name": name} if kind == "ClusterRole" else _metadata(name, OPERATOR_NAMESPACE)
+        api = {"apiVersion": "rbac.authorization.k8s.io/v1"}
+        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name}
+        objects.append({**api, "kind": kind, "metadata": metadata, "rules": policy_rules(scope, RULES)})
+        objects.append({**api, "kind": f"{kind}Binding", "metadata": metadata, "roleRef": reference, "subjects": [subject]})
+    return objects
+
+
+def pool_objects(endpoints: Sequence[Endpoint], *, pool_key: bytes) -> list[Object]:
+    """Return, for both namespaces, the user-key Secret, the policies and the pool."""
+    strategies: dict[str, Object] = {
+        ADAPTIVE: {"strategy": "MissRatioCurve", "enforcement": "Active", "step": STEP},
+        STATIC: {"strategy": "Static", "bounds": {"fallbackEmbPercent": STATIC_PERCENT}},
+    }
+    routing = {
+        "userKeySecret": {"name": USER_KEY_SECRET, "key": "key"},
+        "warmup": {"maxSeconds": 1},
+        # While the pools start there is no state yet that a move could lose, so all of them may move at once.
+        "churn": {"maxMovedPercent": 100, "windowSeconds": 60},
+    }
+    objects: list[Object] = []
+    for namespace, strategy in strategies.items():
+        secret = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": _metadata(USER_KEY_SECRET, namespace),
+            "stringData": {"key": pool_key.decode()},
+        }
+        objects += [
+            secret,
+            _ours("HBMPolicy", "split", namespace, strategy),
+            _ours("RoutingPolicy", "users", namespace, routing),
+            _pool(namespace, [e for e in endpoints if e.namespace == namespace]),
+        ]
+    return objects
+
+
+def _pool(namespace: str, endpoints: Sequence[Endpoint]) -> Object:
+    instance = traffic.demo_instance(STATIC_PERCENT)
+    entries = [{"name": e.name, "serviceURL": e.engine_url, "agentURL": e.agent_url} for e in endpoints]
+    spec = {
+        "model": {
+            "name": traffic.MODEL_NAME,
+            "version": traffic.MODEL_VERSION,
+            "kvBytesPerToken": instance.service.kv_bytes_per_token,
+            "embRowBytes": instance.service.row_bytes,
+            "maxHistoryTokens": traffic.MAX_HISTORY_TOKENS,
+        },
+        "instances": {"external": entries},
+        "memory": {"hbmBytes": str(instance.pool_bytes)},
+        "slo": {"p99Ms": traffic.SLO_MS},
+        "policies": {"hbm": "split", "routing": "users"},
+    }
+    return _ours("GRServingPool", POOL, namespace, spec)
+
+
+def _ours(kind: str, name: str, namespace: str, spec: Object) -> Object:
+    return {"apiVersion": "grfleet.dev/v1alpha1", "kind": kind, "metadata": _metadata(name, namespace), "spec": spec}
+
+
+def _metadata(name: str, namespace: str) -> Object:
+    return {"name": name, "namespace": namespace}
