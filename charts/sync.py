@@ -1,4 +1,4 @@
-"""Writes the parts of the chart that follow from the code: CRD copies, RBAC rules, default policies and their schema, the table of values.
+"""Writes the parts of the chart that follow from the code: CRDs, RBAC rules, default policies with their schema, table of values.
 
 ``python -m charts.sync`` writes, ``python -m charts.sync --check`` only compares and fails on drift. The models in crds/ and the
 rules in controllers/runtime/rbac.py stay the one source; the chart never says a bound, a default or a verb of its own.

@@ -1,0 +1,102 @@
+"""Bad values are refused before anything is sent, with a message that names them; generated parts follow the code."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from chart_tools import CHART, ROOT, Helm
+
+from charts.sync import POLICIES, VALUES, documented_values, drift, generated_files, main, spec_schema
+
+BAD = [
+    ("replica=3", "replica"),
+    ("replicas=-1", "replicas"),
+    ("replicas=two", "replicas"),
+    ("leaderElection.enabled=false", "replicas"),
+    ("image.digest=sha256:abc", "digest"),
+    ("image.pullPolicy=Sometimes", "pullPolicy"),
+    ("image.repository=", "repository"),
+    ("watchNamespaces={Team_A}", "watchNamespaces"),
+    ("watchNamespaces={a,a}", "watchNamespaces"),
+    ("crds.keep=perhaps", "keep"),
+    ("logLevel=LOUD", "logLevel"),
+    ("workers=0", "workers"),
+    ("metrics.port=80", "port"),
+    ("metrics.serviceMonitor.interval=often", "interval"),
+    ("terminationGracePeriodSeconds=1", "terminationGracePeriodSeconds"),
+    ("nodeSelector.disk=1", "nodeSelector"),
+    ("policies.hbm.strategy=Guess", "strategy"),
+    ("policies.hbm.bounds.minEmbPercent=101", "minEmbPercent"),
+    ("policies.hbm.bounds.minPercent=5", "minPercent"),
+    ("policies.hbm.refill.maxBytesPerSecond=much", "maxBytesPerSecond"),
+    ("policies.routing.churn.maxMovedPercent=0", "maxMovedPercent"),
+    ("policies.routing.userKeySecret.key=only", "userKeySecret"),
+    ("policies.preInference.behavior.scaleUp.selectPolicy=Most", "selectPolicy"),
+    ("policies.preInference.behavior.scaleDown.policies[0].type=Percent", "policies"),
+]
+
+
+@pytest.mark.parametrize(("value", "named"), BAD, ids=[value for value, _ in BAD])
+def test_a_bad_value_is_refused_with_its_name(helm: Helm, value: str, named: str) -> None:
+    assert named in helm.refusal("--set", value)
+
+
+def test_a_service_monitor_without_a_service_is_refused_with_the_reason(helm: Helm) -> None:
+    said = helm.refusal("--set", "metrics.serviceMonitor.enabled=true,metrics.service.enabled=false")
+    assert "metrics.serviceMonitor.enabled needs metrics.service.enabled" in said
+
+
+def test_null_leaves_an_optional_field_out(helm: Helm) -> None:
+    flags = ("--set", "policies.hbm.enforcement=null", "--set", "policies.hbm.refill.maxBytesPerSecond=null")
+    policy = next(each for each in helm.render(*flags) if each["kind"] == "HBMPolicy")
+    assert "enforcement" not in policy["spec"]
+    assert policy["spec"]["refill"] == {"maxLinkPercent": 20}
+
+
+def test_the_generated_parts_of_the_chart_are_up_to_date() -> None:
+    assert drift() == [], "run `make generate`"
+    assert main(["--check"]) == 0
+
+
+def test_the_kinds_in_the_chart_are_byte_for_byte_the_manifests() -> None:
+    copies = {path.name: path.read_bytes() for path in (CHART / "files" / "crds").iterdir()}
+    assert copies == {path.name: path.read_bytes() for path in (ROOT / "crds" / "manifests").iterdir()}
+
+
+def test_drift_names_changed_and_left_over_files_and_keeps_what_is_written_by_hand(tmp_path: Path) -> None:
+    for path in generated_files():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / path, tmp_path / path)
+    assert drift(tmp_path) == []
+    values = tmp_path / VALUES
+    values.write_text(values.read_text().replace("minEmbPercent: 5", "minEmbPercent: 6").replace("replicas: 2", "replicas: 4"))
+    (tmp_path / CHART.relative_to(ROOT) / "files/crds/gone.yaml").write_text("")
+    # The number of replicas is not generated, so it is the table in the documentation that is behind.
+    assert drift(tmp_path) == ["charts/grfleet/files/crds/gone.yaml", "charts/grfleet/values.yaml", "docs/install.md"]
+    assert "replicas: 4" in generated_files(tmp_path)[VALUES]
+
+
+def test_every_value_has_a_text_and_every_policy_field_a_value() -> None:
+    documented = {path: text for path, _, text in documented_values((ROOT / VALUES).read_text())}
+    assert [path for path, text in documented.items() if not text] == []
+    for name, kind in POLICIES.items():
+        fields = {f"policies.{name}.{field}" for field in spec_schema(kind)["properties"]}
+        assert not [field for field in fields if not any(path == field or path.startswith(f"{field}.") for path in documented)]
+
+
+def test_the_schema_knows_every_value() -> None:
+    def unknown(values: object, schema: dict[str, object], path: str) -> list[str]:
+        properties = schema.get("properties")
+        if not isinstance(values, dict) or not isinstance(properties, dict):
+            return []
+        found = [f"{path}.{name}" for name in values if name not in properties]
+        return found + [
+            each for name in values.keys() & properties.keys() for each in unknown(values[name], properties[name], name)
+        ]
+
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    assert unknown(yaml.safe_load((ROOT / VALUES).read_text()), schema, "") == []
