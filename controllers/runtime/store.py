@@ -46,6 +46,15 @@ class WatchEvent:
     old: Object | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A comparison under way: what the store's counter said when it began, and the keys the list has shown so far."""
+
+    resource: ResourceType
+    since: int
+    seen: set[Key]
+
+
 Listener = Callable[[WatchEvent], None]
 
 
@@ -164,26 +173,28 @@ class Store:
 
     # -- sweeping -----------------------------------------------------------------------------------------------
 
-    def begin_sweep(self) -> int:
-        """The number to hand to :meth:`end_sweep`; take it before the list is requested."""
-        return self._sequence
+    def begin_sweep(self, resource: ResourceType) -> Sweep:
+        """Start to compare the resource type with a list; call this before the list is requested."""
+        return Sweep(resource, self._sequence, set())
 
-    def end_sweep(self, resource: ResourceType, since: int, listed: Iterable[Object], scope: frozenset[str]) -> int:
-        """Reconcile the store with a whole list: add what it lacked, drop what the list lacks.
-
-        Keys touched after ``since`` are left alone, because the watch knows better. ``scope`` is the set of namespaces
-        that was listed, empty for all. Returns how many ghosts were dropped.
-        """
-        seen: set[Key] = set()
+    def sweep_page(self, sweep: Sweep, listed: Iterable[Object]) -> None:
+        """Take in one page of the list. Keys touched since the beginning are left alone: the watch knows better."""
         for obj in listed:
             key = key_of(obj)
-            seen.add(key)
-            if self._touched.get((resource, key), 0) <= since:
-                self.upsert(resource, obj)
+            sweep.seen.add(key)
+            if not self._touched_since(sweep, key):
+                self.upsert(sweep.resource, obj)
+
+    def end_sweep(self, sweep: Sweep, scope: frozenset[str] = frozenset()) -> int:
+        """Drop what the list lacked and nobody has touched since; returns how many ghosts that were.
+
+        ``scope`` is the set of namespaces that was listed, empty for all.
+        """
+        resource = sweep.resource
         ghosts = [
             key
             for key in self._objects[resource]
-            if key not in seen and (not scope or key.namespace in scope) and self._touched.get((resource, key), 0) <= since
+            if key not in sweep.seen and (not scope or key.namespace in scope) and not self._touched_since(sweep, key)
         ]
         for key in ghosts:
             self.drop(resource, key)
@@ -198,6 +209,9 @@ class Store:
                 yield WatchEvent(EventType.RESYNC, resource, key, obj, obj)
 
     # -- inside -------------------------------------------------------------------------------------------------
+
+    def _touched_since(self, sweep: Sweep, key: Key) -> bool:
+        return self._touched.get((sweep.resource, key), 0) > sweep.since
 
     def _touch(self, resource: ResourceType, key: Key) -> None:
         self._sequence += 1

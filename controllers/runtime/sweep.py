@@ -1,7 +1,7 @@
-"""Our own lists beside the watch: the first fills the store, later ones remove objects whose deletion got lost.
+"""Our own lists beside the watch: the first completes the store, later ones remove objects whose deletion got lost.
 
-A sweep runs soon after the watch library has listed again (API server restart, edited CRD, expired version), and every
-ten minutes with jitter in any case.
+A sweep runs soon after each list of the watch library (its start, an API server restart, an edited CRD, an expired
+version), because whatever vanished before that list is never reported; and every ten minutes with jitter in any case.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import random
 from collections.abc import Callable, Iterable
 
 from controllers.runtime.clock import Clock
-from controllers.runtime.errors import ReconcileError
-from controllers.runtime.kube import KubeApi, list_all
-from controllers.runtime.resources import Object, ResourceType
+from controllers.runtime.errors import Expired, ReconcileError, Transient
+from controllers.runtime.kube import KubeApi
+from controllers.runtime.resources import ResourceType
 from controllers.runtime.store import Store
 
 _logger = logging.getLogger(__name__)
@@ -29,8 +29,10 @@ class Sweeper:
         Namespaces to list; empty means the whole cluster.
     period_seconds
         Time between sweeps that nothing asked for; each wait is drawn from [0.9, 1.1] of it.
+    first_seconds
+        When the first sweep begins even if the watch library has not listed by then.
     settle_seconds
-        How long a re-list may go on arriving before the sweep that answers it begins.
+        Pause between a list of the watch library and the sweep that answers it, once the store is synced.
     read
         Called with the resource type after each whole list, as proof that the API server was really read.
     """
@@ -44,7 +46,8 @@ class Sweeper:
         clock: Clock,
         rng: random.Random,
         period_seconds: float = 600.0,
-        settle_seconds: float = 2.0,
+        first_seconds: float = 5.0,
+        settle_seconds: float = 1.0,
         retry_seconds: float = 5.0,
         read: Callable[[ResourceType], None] = lambda resource: None,
         swept: Callable[[ResourceType, int], None] = lambda resource, ghosts: None,
@@ -59,7 +62,7 @@ class Sweeper:
         self._retry = retry_seconds
         self._read = read
         self._swept = swept
-        self._due: dict[ResourceType, float] = {resource: clock.monotonic() for resource in store.resources}
+        self._due: dict[ResourceType, float] = {resource: clock.monotonic() + first_seconds for resource in store.resources}
         self._wake = asyncio.Event()
         self.synced = asyncio.Event()
         if not self._due:
@@ -67,7 +70,8 @@ class Sweeper:
 
     def request(self, resource: ResourceType) -> None:
         """Ask for a sweep of one resource type, shortly from now."""
-        due = self._clock.monotonic() + self._settle
+        settle = 0.0 if resource in self._store.unsynced() else self._settle
+        due = self._clock.monotonic() + settle
         if self._due[resource] > due:
             self._due[resource] = due
             self._wake.set()
@@ -82,12 +86,7 @@ class Sweeper:
 
     async def sweep(self, resource: ResourceType) -> int:
         """List the resource type whole and reconcile the store with it; returns the number of ghosts dropped."""
-        since = self._store.begin_sweep()
-        listed: list[Object] = []
-        scopes: list[str | None] = [*sorted(self._namespaces)] or [None]
-        for namespace in scopes:
-            listed += await list_all(self._kube, resource, namespace)
-        ghosts = self._store.end_sweep(resource, since, listed, self._namespaces)
+        ghosts = await self._compare(resource)
         self._store.mark_synced(resource)
         if not self._store.unsynced():
             self.synced.set()
@@ -96,6 +95,20 @@ class Sweeper:
         if ghosts:
             _logger.info("sweep of %s dropped %d objects whose deletion the watch had missed", resource, ghosts)
         return ghosts
+
+    async def _compare(self, resource: ResourceType) -> int:
+        """Page by page, so that a large list never lies in memory whole."""
+        scopes: list[str | None] = [*sorted(self._namespaces)] or [None]
+        for _ in range(3):
+            sweep = self._store.begin_sweep(resource)
+            try:
+                for namespace in scopes:
+                    async for page in self._kube.list(resource, namespace):
+                        self._store.sweep_page(sweep, page.items)
+            except Expired:
+                continue  # the list took so long that its state is gone: begin again
+            return self._store.end_sweep(sweep, self._namespaces)
+        raise Transient("ListExpired", f"list {resource}: its continuation expired three times in a row")
 
     async def _try(self, resource: ResourceType) -> None:
         self._due[resource] = self._clock.monotonic() + self._period * self._rng.uniform(0.9, 1.1)

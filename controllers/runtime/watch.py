@@ -41,7 +41,8 @@ class WatchMonitor:
     limit_seconds
         A watch without bytes for longer is dead, if the API server answers other requests meanwhile.
     listed
-        Called when the watch library has listed a resource: at its start, and again whenever it lost its place.
+        Called when the first page of a list has come in, which fixes the state of the whole list: at the start of the
+        watch library, and again whenever it lost its place.
     outage_seconds
         If it answers nobody, starting again would not help at first; after this time it is tried all the same.
     """
@@ -85,7 +86,7 @@ class WatchMonitor:
             if stream is not None:
                 stream.read_at = self._clock.monotonic()
                 stream.answer, stream.bytes_seen = answer, 0
-                if "watch" not in request.url.query:
+                if not {"watch", "continue"} & set(request.url.query):
                     self._listed(stream.resource)
         return answer
 

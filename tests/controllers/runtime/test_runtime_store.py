@@ -107,18 +107,20 @@ def test_a_sweep_drops_ghosts_adds_the_unseen_and_spares_what_was_touched_meanwh
     store = Store([INSTANCES])
     for name in ("ghost", "stays", "deleted meanwhile"):
         store.observe(INSTANCES, "ADDED", thing(name, 1))
-    since = store.begin_sweep()
+    sweep = store.begin_sweep(INSTANCES)
     store.observe(INSTANCES, "ADDED", thing("new meanwhile", 9))
     store.observe(INSTANCES, "DELETED", thing("deleted meanwhile", 8))
     listed = [thing("stays", 1), thing("deleted meanwhile", 1), thing("unseen", 5)]
-    assert store.end_sweep(INSTANCES, since, listed, frozenset()) == 1
+    store.sweep_page(sweep, listed[:1])
+    store.sweep_page(sweep, listed[1:])
+    assert store.end_sweep(sweep) == 1
     assert [key.name for key in store.keys(INSTANCES)] == ["new meanwhile", "stays", "unseen"]
 
 
 def test_a_sweep_of_some_namespaces_leaves_the_others_alone() -> None:
     store = Store([INSTANCES])
     store.observe(INSTANCES, "ADDED", thing("a", 1))
-    assert store.end_sweep(INSTANCES, store.begin_sweep(), [], frozenset({"elsewhere"})) == 0
+    assert store.end_sweep(store.begin_sweep(INSTANCES), frozenset({"elsewhere"})) == 0
     assert store.count(INSTANCES) == 1
 
 
@@ -149,7 +151,7 @@ async def test_the_store_is_synced_once_every_kind_was_listed_even_if_the_first_
     sweeper, store, kube, clock = swept
     kube.broken = True
     running = asyncio.create_task(sweeper.run())
-    await clock.advance(0.1)
+    await clock.advance(6)
     assert set(store.unsynced()) == {INSTANCES, POOLS}
     assert not sweeper.synced.is_set()
     kube.broken = False
@@ -164,12 +166,15 @@ async def test_a_relist_brings_one_sweep_of_that_kind_soon_and_none_otherwise_fo
     sweeper, store, kube, clock = swept
     kube.items[INSTANCES] = [thing(name, 1) for name in "abc"]
     running = asyncio.create_task(sweeper.run())
-    await clock.advance(1)
+    sweeper.request(INSTANCES)
+    await clock.advance(0.1)
+    assert kube.calls == [INSTANCES]
+    await clock.advance(6)
     kube.calls.clear()
     await clock.advance(500)
     assert kube.calls == []
     kube.items[INSTANCES] = [thing("a", 1)]
-    for _ in "three pages":
+    for _ in ["three", "namespaces"]:
         sweeper.request(INSTANCES)
     await clock.advance(3)
     assert kube.calls == [INSTANCES]
@@ -208,9 +213,10 @@ def test_after_a_sweep_the_store_equals_the_server_whatever_got_lost(
         change(number, exists, tell=True)
     for number in lost:
         change(number, False, tell=False)
-    since = store.begin_sweep()
+    sweep = store.begin_sweep(INSTANCES)
     listed = list(server.values())
     for number, exists in during:
         change(number, exists, tell=True)
-    store.end_sweep(INSTANCES, since, listed, frozenset())
+    store.sweep_page(sweep, listed)
+    store.end_sweep(sweep)
     assert {key.name for key in store.keys(INSTANCES)} == set(server)
