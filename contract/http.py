@@ -1,7 +1,9 @@
 """One bounded JSON call over httpx, shared by the engine and the agent client."""
 
 import functools
+import importlib.util
 import ssl
+import sys
 from typing import Any, TypeVar
 
 import httpx
@@ -10,7 +12,14 @@ import msgspec
 from contract.errors import ProtocolViolation, Unreachable
 
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
+KEEP_ALIVE_SECONDS = 60.0
+"""Longer than the pause between two polls of the same agent, shorter than aiohttp's servers keep an idle connection."""
 Answer = TypeVar("Answer")
+
+# httpcore imports sniffio several times a request and does well without it. A failed import is searched for anew each time, which
+# costs more than the rest of a request on loopback; None in sys.modules makes the failure cheap.
+if importlib.util.find_spec("sniffio") is None:
+    sys.modules["sniffio"] = None  # type: ignore[assignment]  # the documented way to block an import
 
 
 def transport_for(url: str) -> tuple[str, httpx.AsyncHTTPTransport]:
@@ -21,10 +30,12 @@ def transport_for(url: str) -> tuple[str, httpx.AsyncHTTPTransport]:
     ValueError
         When the URL has another scheme.
     """
+    limits = httpx.Limits(max_connections=8, max_keepalive_connections=2, keepalive_expiry=KEEP_ALIVE_SECONDS)
     if url.startswith("unix:"):
-        return "http://engine", httpx.AsyncHTTPTransport(uds=url.removeprefix("unix:"), verify=tls_context())
+        path = url.removeprefix("unix:")
+        return "http://engine", httpx.AsyncHTTPTransport(uds=path, verify=tls_context(), limits=limits)
     if url.startswith(("http://", "https://")):
-        return url.rstrip("/"), httpx.AsyncHTTPTransport(verify=tls_context())
+        return url.rstrip("/"), httpx.AsyncHTTPTransport(verify=tls_context(), limits=limits)
     raise ValueError(f"{url!r}: use http://host:port, https://host:port or unix:/path/to/socket")
 
 
