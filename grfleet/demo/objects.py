@@ -63,7 +63,7 @@ def pool_objects(endpoints: Sequence[Endpoint], *, pool_key: bytes) -> list[Obje
         "userKeySecret": {"name": USER_KEY_SECRET, "key": "key"},
         "warmup": {"maxSeconds": 1},
         # While the pools start there is no state yet that a move could lose, so all of them may move at once.
-        "churn": {"maxMovedPercent": 100, "windowSeconds": 60},
+        "churn": {"maxMovedPercent": 100, "windowSeconds": 1},
     }
     objects: list[Object] = []
     for namespace, strategy in strategies.items():

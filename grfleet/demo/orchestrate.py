@@ -33,6 +33,7 @@ from testbed.control_plane import ControlPlane
 
 DRIVER_GRACE_S = 60.0
 LOOK_EVERY_S = 1.0
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +191,12 @@ def _summarise(workload: Workload, live: Live, console: Console) -> dict[str, An
         "workload": [asdict(phase) for phase in workload.phases],
         "measured_from_ms": workload.measured_from_ms,
         "table_generations": live.watcher.table_generations,
-        "health": state | {"peak_rss_mib": round(live.usage.rss_bytes / 2**20), "cpu_percent": round(live.cpu_percent)},
+        "health": state
+        | {
+            "peak_rss_mib": round(live.usage.rss_bytes / 2**20),
+            "cpu_percent": round(live.cpu_percent),
+            "driver_cpu_seconds": round(live.run.cpu_seconds, 1),
+        },
         "emulation": True,
     }
     summary.show(console, result)
@@ -240,13 +246,15 @@ def _say_what_to_try(plane: ControlPlane, console: Console) -> None:
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
-    """End in order on SIGTERM exactly as on Ctrl-C."""
+    """End in order on SIGTERM exactly as on Ctrl-C; more of them do not disturb the taking down."""
+    for other in _SIGNALS:
+        signal.signal(other, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 def trap_signals() -> None:
     """Let SIGTERM and SIGINT unwind the stack, so that everything is stopped on the way."""
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in _SIGNALS:
         signal.signal(number, interrupt)
 
 

@@ -51,9 +51,10 @@ class PoolRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a driver: `started_unix_s` is the wall clock at trace time 0."""
+    """Result of a driver: `started_unix_s` is the wall clock at trace time 0, `cpu_seconds` what the driver itself used."""
 
     started_unix_s: float
+    cpu_seconds: float
     pools: list[PoolRun]
 
 

@@ -6,7 +6,6 @@ The best fixed split in hindsight stands beside the adaptive pool, and losing to
 
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from typing import Any
@@ -74,8 +73,9 @@ def replay_splits(
         # Slots name places in the table; engines were seeded by the number at the end of their names.
         owners = [int(run.instances[owner].rsplit("-", 1)[1]) for owner in owners]
     jobs = [(tuple(requests), owners, percent, instances) for percent in percents]
-    with ProcessPoolExecutor(REPLAY_WORKERS, mp_context=get_context("spawn")) as pool:
-        return dict(zip(percents, pool.map(_replay_one, jobs), strict=True))
+    # This kind of pool ends its workers at once when an interrupt leaves the block.
+    with get_context("spawn").Pool(REPLAY_WORKERS) as pool:
+        return dict(zip(percents, pool.imap(_replay_one, jobs), strict=True))
 
 
 def _replay_one(job: tuple[tuple[RankRequest, ...], list[int], int, int]) -> Outcomes:
