@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from controllers.allocation.controller import AllocationLoop
 from controllers.allocation.rollup_controller import AllocationRollupLoop
+from controllers.parsed import ParsedObjects
 from controllers.pool.controller import PoolLoop
 from controllers.routing.controller import RoutingLoop
 from controllers.runtime.loop import Loop
@@ -12,5 +13,10 @@ from controllers.signing_key import KeyPublisher, SigningKey
 
 def all_loops() -> list[Loop]:
     """Fresh loops for one process."""
-    key = SigningKey()
-    return [PoolLoop(KeyPublisher(key)), AllocationLoop(key), AllocationRollupLoop(), RoutingLoop()]
+    key, parsed = SigningKey(), ParsedObjects()
+    return [
+        PoolLoop(KeyPublisher(key), parsed),
+        AllocationLoop(key, parsed),
+        AllocationRollupLoop(parsed),
+        RoutingLoop(parsed),
+    ]

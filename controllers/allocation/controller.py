@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
+from controllers.allocation.agent_calls import connect
 from controllers.allocation.agents import Agents
 from controllers.allocation.decide import decide
 from controllers.allocation.execute import execute
 from controllers.allocation.memory import Memory
 from controllers.allocation.observe import BY_UID, observe, uid_index
+from controllers.parsed import ParsedObjects
 from controllers.runtime.controller import DONE, Result
 from controllers.runtime.loop import Context
 from controllers.runtime.resources import HBM_POLICIES, INSTANCES, POOLS, Key
@@ -24,7 +27,8 @@ class AllocationLoop:
     keyed_by = INSTANCES
     watches = (INSTANCES, POOLS, HBM_POLICIES)
 
-    def __init__(self, key: SigningKey) -> None:
+    def __init__(self, key: SigningKey, parsed: ParsedObjects) -> None:
+        self._parsed = parsed
         self._key = key
         self._memory = Memory()
         self._agents: Agents | None = None
@@ -39,14 +43,14 @@ class AllocationLoop:
         self._key.forget()
         self._memory = Memory()
         if self._agents is None:
-            self._agents = Agents(clock=ctx.clock, rng=ctx.rng)
+            self._agents = Agents(clock=ctx.clock, rng=ctx.rng, connect=partial(connect, ctx.http))
         self._agents.forget_all()
 
     async def reconcile(self, key: Key, ctx: Context) -> Result | None:
         """Observe, decide, execute; come back when the agent is to be asked again."""
         assert self._agents is not None, "the runtime calls start first"
         agents, memory = self._agents, self._memory
-        seen = await observe(ctx, key, agents, memory)
+        seen = await observe(ctx, key, agents, memory, self._parsed)
         if seen is None:
             for uid in memory.forget(key):
                 agents.forget(uid)

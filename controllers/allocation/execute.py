@@ -14,8 +14,9 @@ from controllers.allocation.agents import Agents
 from controllers.allocation.decide import Plan, Push
 from controllers.allocation.memory import Memory, Pushed, Refusal
 from controllers.allocation.observe import Observation
+from controllers.allocation.rollup import RollupPlan
 from controllers.runtime.loop import Context
-from controllers.runtime.resources import INSTANCES, Object, identity, key_of, uid_of
+from controllers.runtime.resources import INSTANCES, POOLS, Object, identity, key_of, uid_of
 from controllers.signing_key import SigningKey
 from crds.reasons import FieldManager
 
@@ -38,6 +39,23 @@ async def execute(plan: Plan, seen: Observation, agents: Agents, memory: Memory,
         memory.pushed(key, await _push(seen, plan.push, agents, signing_key, ctx))
     elif seen.push_age is not None and seen.push_age < FOLLOW_UP_SECONDS:
         agents.hurry(seen.instance.metadata.uid, seconds=FOLLOW_UP_SECONDS)
+
+
+async def execute_rollup(plan: RollupPlan, pool: Object, ctx: Context) -> bool:
+    """Write the conditions of the pool, if there is anything new; returns whether it was written."""
+    if plan.status is None:
+        return False
+    answer = await ctx.kube.apply_status(
+        POOLS,
+        {**identity(POOLS, key_of(pool)), "status": dict(plan.status)},
+        field_manager=FieldManager.ALLOCATION,
+        current=pool,
+        resource_version=pool["metadata"]["resourceVersion"],
+    )
+    ctx.store.upsert(POOLS, answer)
+    for word in plan.announce:
+        ctx.events.emit(pool, word.level, word.reason, word.note, action="Report", controller="allocation")
+    return True
 
 
 async def _write_intent(stored: Object, intent: Mapping[str, Any], ctx: Context) -> None:

@@ -12,6 +12,7 @@ from controllers.allocation.agents import Agents
 from controllers.allocation.memory import Memory, Refusal
 from controllers.allocation.sightings import Answered, Garbled, Sighting, problem_of
 from controllers.lookup import Lookup, find_policy
+from controllers.parsed import ParsedObjects
 from controllers.runtime.errors import Terminal
 from controllers.runtime.loop import Context
 from controllers.runtime.resources import HBM_POLICIES, INSTANCES, POOLS, Key, Object, key_of, uid_of
@@ -61,7 +62,18 @@ class Observation:
         return intent
 
 
-async def observe(ctx: Context, key: Key, agents: Agents, memory: Memory) -> Observation | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolView:
+    """A pool, the policy it names, its instances, and the ages of the last status writes of this loop, newest first."""
+
+    pool: GRServingPool
+    stored: Object
+    policy: Lookup[HBMPolicySpec]
+    instances: tuple[tuple[Object, GRInstance], ...]
+    write_ages: tuple[float, ...] = ()
+
+
+async def observe(ctx: Context, key: Key, agents: Agents, memory: Memory, parsed: ParsedObjects) -> Observation | None:
     """Read the world of the instance, asking its agent if it is time; None when there is none to serve.
 
     Raises
@@ -77,7 +89,7 @@ async def observe(ctx: Context, key: Key, agents: Agents, memory: Memory) -> Obs
     if stored_pool is None or stored_pool["metadata"].get("deletionTimestamp") or not _owns(stored_pool, stored):
         return None
     try:
-        instance, pool = GRInstance.parse(stored), GRServingPool.parse(stored_pool)
+        instance, pool = parsed.read(GRInstance, stored), parsed.read(GRServingPool, stored_pool)
     except ValidationError as error:
         raise Terminal("InvalidSpec", f"instance {key} or its pool cannot be read: {explain_invalid(error)}") from error
     memory.met(key, instance.metadata.uid)
@@ -101,6 +113,26 @@ async def observe(ctx: Context, key: Key, agents: Agents, memory: Memory) -> Obs
 def _owns(pool: Object, instance: Object) -> bool:
     """Only what a pool owns is served: an object made by hand that merely names the pool could hijack an agent."""
     return any(owner.get("uid") == uid_of(pool) for owner in instance["metadata"].get("ownerReferences") or ())
+
+
+def observe_pool(ctx: Context, key: Key, parsed: ParsedObjects, *, write_ages: tuple[float, ...]) -> PoolView | None:
+    """Read a pool with its instances; None when it is gone or going.
+
+    Raises
+    ------
+    Terminal
+        When this operator cannot read the pool or an instance.
+    """
+    stored = ctx.store.get(POOLS, key)
+    if stored is None or stored["metadata"].get("deletionTimestamp"):
+        return None
+    try:
+        pool = parsed.read(GRServingPool, stored)
+        instances = tuple((each, parsed.read(GRInstance, each)) for each in ctx.store.owned_by(INSTANCES, stored))
+    except ValidationError as error:
+        raise Terminal("InvalidSpec", f"pool {key} or an instance of it cannot be read: {explain_invalid(error)}") from error
+    policy = policy_of(ctx.store, pool, operator_namespace=ctx.settings.operator_namespace)
+    return PoolView(pool=pool, stored=stored, policy=policy, instances=instances, write_ages=write_ages)
 
 
 def policy_of(store: Store, pool: GRServingPool, *, operator_namespace: str) -> Lookup[HBMPolicySpec]:

@@ -13,26 +13,16 @@ from datetime import datetime
 from typing import Any
 
 from controllers.allocation.intent import wanted_intent
+from controllers.allocation.observe import PoolView
 from controllers.allocation.verdicts import policy_problem
 from controllers.announce import Announcement, announcements, moved_on
-from controllers.lookup import Found, Lookup
+from controllers.lookup import Found
 from controllers.pace import wait_before_write
 from controllers.runtime.conditions import Condition, conditions_of, find_condition, set_conditions
 from controllers.runtime.resources import Object, key_of
-from crds import GRInstance, GRServingPool, HBMPolicySpec
+from crds import GRInstance
 
 _NAMES_IN_A_MESSAGE = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolView:
-    """A pool, the policy it names, its instances, and the ages of the last status writes of this loop, newest first."""
-
-    pool: GRServingPool
-    stored: Object
-    policy: Lookup[HBMPolicySpec]
-    instances: tuple[tuple[Object, GRInstance], ...]
-    write_ages: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

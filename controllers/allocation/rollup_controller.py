@@ -7,19 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pydantic import ValidationError
-
-from controllers.allocation.observe import policy_of
-from controllers.allocation.rollup import PoolView, decide_rollup
+from controllers.allocation.execute import execute_rollup
+from controllers.allocation.observe import observe_pool
+from controllers.allocation.rollup import decide_rollup
 from controllers.pace import Restraint, WriteTimes
+from controllers.parsed import ParsedObjects
 from controllers.runtime.controller import DONE, Result
-from controllers.runtime.errors import Terminal
 from controllers.runtime.loop import Context
-from controllers.runtime.resources import HBM_POLICIES, INSTANCES, POOLS, Key, identity
+from controllers.runtime.resources import HBM_POLICIES, INSTANCES, POOLS, Key
 from controllers.runtime.store import Store, WatchEvent
 from controllers.wake import pools_naming, spec_changed
-from crds import GRInstance, GRServingPool, explain_invalid
-from crds.reasons import FieldManager
 
 
 class AllocationRollupLoop:
@@ -29,7 +26,8 @@ class AllocationRollupLoop:
     keyed_by = POOLS
     watches = (POOLS, INSTANCES, HBM_POLICIES)
 
-    def __init__(self) -> None:
+    def __init__(self, parsed: ParsedObjects) -> None:
+        self._parsed = parsed
         self._writes = WriteTimes()
         self._restraint = Restraint()
 
@@ -45,37 +43,16 @@ class AllocationRollupLoop:
         """Nothing to prepare."""
 
     async def reconcile(self, key: Key, ctx: Context) -> Result | None:
-        """Observe, decide, write."""
-        stored = ctx.store.get(POOLS, key)
-        if stored is None or stored["metadata"].get("deletionTimestamp"):
+        """Observe, decide, execute."""
+        began_s = ctx.clock.monotonic()
+        if wait := self._restraint.seconds_left(key, now_s=began_s):
+            return Result(wait)
+        view = observe_pool(ctx, key, self._parsed, write_ages=self._writes.ages(key, now_s=began_s))
+        if view is None:
             self._writes.forget(key)
             return DONE
-        now_s = ctx.clock.monotonic()
-        if wait := self._restraint.seconds_left(key, now_s=now_s):
-            return Result(wait)
-        try:
-            pool = GRServingPool.parse(stored)
-            view = PoolView(
-                pool=pool,
-                stored=stored,
-                policy=policy_of(ctx.store, pool, operator_namespace=ctx.settings.operator_namespace),
-                instances=tuple((each, GRInstance.parse(each)) for each in ctx.store.owned_by(INSTANCES, stored)),
-                write_ages=self._writes.ages(key, now_s=now_s),
-            )
-        except ValidationError as error:
-            raise Terminal("InvalidSpec", f"pool {key} or an instance of it cannot be read: {explain_invalid(error)}") from error
         plan = decide_rollup(view, ctx.clock.now())
-        self._restraint.note(key, began_s=now_s, ended_s=ctx.clock.monotonic())
-        if plan.status is not None:
-            answer = await ctx.kube.apply_status(
-                POOLS,
-                {**identity(POOLS, key), "status": dict(plan.status)},
-                field_manager=FieldManager.ALLOCATION,
-                current=stored,
-                resource_version=stored["metadata"]["resourceVersion"],
-            )
-            ctx.store.upsert(POOLS, answer)
-            self._writes.note(key, now_s=now_s)
-            for word in plan.announce:
-                ctx.events.emit(stored, word.level, word.reason, word.note, action="Report", controller=self.name)
+        self._restraint.note(key, began_s=began_s, ended_s=ctx.clock.monotonic())
+        if await execute_rollup(plan, view.stored, ctx):
+            self._writes.note(key, now_s=ctx.clock.monotonic())
         return Result(plan.requeue_after)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from controllers.pace import Restraint, WriteTimes
+from controllers.parsed import ParsedObjects
 from controllers.pool.decide import decide
 from controllers.pool.execute import execute
 from controllers.pool.observe import observe, pools_that_may_want
@@ -22,7 +23,8 @@ class PoolLoop:
     keyed_by = POOLS
     watches = (POOLS, INSTANCES)
 
-    def __init__(self, publisher: KeyPublisher) -> None:
+    def __init__(self, publisher: KeyPublisher, parsed: ParsedObjects) -> None:
+        self._parsed = parsed
         self._publisher = publisher
         self._writes = WriteTimes()
         self._restraint = Restraint()
@@ -45,7 +47,7 @@ class PoolLoop:
         began_s = ctx.clock.monotonic()
         if wait := self._restraint.seconds_left(key, now_s=began_s):
             return Result(wait)
-        seen = observe(ctx.store, key, write_ages=self._writes.ages(key, now_s=began_s))
+        seen = observe(ctx.store, key, parsed=self._parsed, write_ages=self._writes.ages(key, now_s=began_s))
         if seen is None:
             self._writes.forget(key)
             return DONE

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
+from controllers.parsed import ParsedObjects
 from controllers.runtime.errors import Terminal
 from controllers.runtime.resources import INSTANCES, POOLS, Key, Object, key_of, uid_of
 from controllers.runtime.store import Store
@@ -70,15 +71,15 @@ def pools_that_may_want(instance: str) -> Iterator[str]:
     return ("-".join(parts[:end]) for end in range(1, len(parts)))
 
 
-def read_instance(stored: Object) -> InstanceSeen:
+def read_instance(stored: Object, parsed: ParsedObjects) -> InstanceSeen:
     """Parse an instance; an unreadable one is kept as such."""
     try:
-        return InstanceSeen(stored=stored, model=GRInstance.parse(stored))
+        return InstanceSeen(stored=stored, model=parsed.read(GRInstance, stored))
     except ValidationError:
         return InstanceSeen(stored=stored, model=None)
 
 
-def observe(store: Store, key: Key, *, write_ages: tuple[float, ...]) -> Observation | None:
+def observe(store: Store, key: Key, *, parsed: ParsedObjects, write_ages: tuple[float, ...]) -> Observation | None:
     """Read the world of the pool; None when there is no such pool.
 
     Raises
@@ -90,14 +91,14 @@ def observe(store: Store, key: Key, *, write_ages: tuple[float, ...]) -> Observa
     if stored is None:
         return None
     try:
-        pool = GRServingPool.parse(stored)
+        pool = parsed.read(GRServingPool, stored)
     except ValidationError as error:
         raise Terminal("InvalidSpec", f"pool {key} cannot be read: {explain_invalid(error)}") from error
     strangers, predecessors = _holders(store, key, pool)
     return Observation(
         pool=pool,
         stored=stored,
-        instances=tuple(read_instance(each) for each in store.owned_by(INSTANCES, stored)),
+        instances=tuple(read_instance(each, parsed) for each in store.owned_by(INSTANCES, stored)),
         strangers=strangers,
         predecessors=predecessors,
         write_ages=write_ages,

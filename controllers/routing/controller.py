@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from controllers.pace import Restraint, WriteTimes
+from controllers.parsed import ParsedObjects
 from controllers.routing.decide import decide
 from controllers.routing.execute import execute
 from controllers.routing.observe import observe
@@ -23,7 +24,8 @@ class RoutingLoop:
     keyed_by = POOLS
     watches = (POOLS, INSTANCES, ROUTING_POLICIES, ROUTING_TABLES)
 
-    def __init__(self) -> None:
+    def __init__(self, parsed: ParsedObjects) -> None:
+        self._parsed = parsed
         self._writes = WriteTimes()
         self._restraint = Restraint()
         self._started = datetime.min.replace(tzinfo=UTC)
@@ -45,7 +47,7 @@ class RoutingLoop:
         began_s = ctx.clock.monotonic()
         if wait := self._restraint.seconds_left(key, now_s=began_s):
             return Result(wait)
-        seen = observe(ctx, key, started=self._started, write_ages=self._writes.ages(key, now_s=began_s))
+        seen = observe(ctx, key, parsed=self._parsed, started=self._started, write_ages=self._writes.ages(key, now_s=began_s))
         if seen is None:
             self._writes.forget(key)
             return DONE

@@ -15,7 +15,7 @@ from typing import Any
 from controllers.announce import Announcement, announcements, moved_on
 from controllers.lookup import Found, NotFound, Unreadable
 from controllers.pace import wait_before_write
-from controllers.routing.members import members_of, seconds_of_grace_left, view_in_doubt
+from controllers.routing.members import members_of, not_observed_yet, seconds_of_grace_left, view_in_doubt
 from controllers.routing.observe import Holder, Observation
 from controllers.routing.wire import milliseconds, move_fields, moves_of, percent, table_fields, table_of
 from controllers.runtime.conditions import Condition, Status, conditions_of, find_condition, set_conditions
@@ -24,6 +24,7 @@ from crds.routing_table import MAX_TABLE_INSTANCES
 from policies.routing.table import ChurnBudget, Table, TablePlan, TableReason, plan_table
 
 WARMING_SECONDS = 10.0
+FIRST_LOOK_SECONDS = 5.0
 PREDECESSOR_SECONDS = 5.0
 KEY_ID_LENGTH = 64
 
@@ -52,7 +53,7 @@ class Plan:
 def decide(seen: Observation, now: datetime) -> Plan:
     """Choose for what was seen."""
     previous = table_of(seen.table.status) if seen.table is not None and seen.holder in (Holder.POOL, Holder.ORPHAN) else None
-    held = hold(seen, previous)
+    held = hold(seen, previous) or _first_table(seen, previous, now)
     if held is not None:
         return _plan(seen, held, None, now)
     assert isinstance(seen.policy, Found)
@@ -67,9 +68,6 @@ def decide(seen: Observation, now: datetime) -> Plan:
         now_ms=milliseconds(now),
     )
     if planned.reason is TableReason.NOBODY_READY:
-        waiting = seen.instances and all(seconds_of_grace_left(i, started=seen.started, now=now) is None for i in seen.instances)
-        if waiting and previous is None:
-            return _plan(seen, _published("Unknown", "Pending", "no instance has been observed yet"), None, now)
         return _plan(seen, _published("False", "NoInstances", "no instance is ready; the last table stays"), None, now)
     return _plan(seen, None, planned, now)
 
@@ -97,6 +95,16 @@ def hold(seen: Observation, previous: Table | None) -> Condition | None:
         return _published("False", "TableTooLarge", f"{len(seen.instances)} instances; a table holds {MAX_TABLE_INSTANCES}")
     doubt = view_in_doubt(seen, previous)
     return _published("False", "ViewInDoubt", doubt) if doubt is not None else None
+
+
+def _first_table(seen: Observation, previous: Table | None, now: datetime) -> Condition | None:
+    """Wait a moment with the very first table until all instances have been heard of."""
+    if previous is not None or seen.pool.status.table_generation is not None:
+        return None
+    missing = not_observed_yet(seen, now)
+    if not missing:
+        return None
+    return _published("Unknown", "Pending", f"the first table waits until {missing} more instances have been observed")
 
 
 def _plan(seen: Observation, held: Condition | None, planned: TablePlan | None, now: datetime) -> Plan:
@@ -186,6 +194,8 @@ def _verdict(seen: Observation, planned: TablePlan | None, generation: int | Non
 def _requeue_after(seen: Observation, planned: TablePlan | None, wait: float | None, now: datetime) -> float | None:
     """When to look again without an event: for a delayed write, a spent budget, a warming instance, the end of a grace."""
     waits = [wait] if wait is not None else []
+    if planned is None and seen.pool.status.table_generation is None and not_observed_yet(seen, now):
+        waits.append(FIRST_LOOK_SECONDS)
     if planned is not None:
         if planned.deferred_slots and planned.history and isinstance(seen.policy, Found):
             window_ms = seen.policy.spec.churn.window_seconds * 1000.0

@@ -18,6 +18,7 @@ from policies.routing.table import Member, MemberState, Table
 from policies.routing.warmup import ramp_weight_percent
 
 GRACE_SECONDS = 30.0
+FIRST_TABLE_SECONDS = 30.0
 UNREACHABLE = frozenset({"AgentUnreachable", "EngineUnreachable"})
 FULL = 100
 
@@ -55,6 +56,22 @@ def view_in_doubt(seen: Observation, previous: Table | None) -> str | None:
     if 2 * lost > len(previous.owners):
         return f"{lost} of {len(previous.owners)} instances of the table seem unreachable at once; check the operator's network"
     return None
+
+
+def not_observed_yet(seen: Observation, now: datetime) -> int:
+    """How many instances of a young pool nobody has heard of yet, in either way; 0 once the pool is old enough not to wait.
+
+    The first table moves nobody, so it is worth a moment: later comers are let in by the churn budget only.
+    """
+    born = max(seen.pool.metadata.creation_timestamp or seen.started, seen.started)
+    if (now - born).total_seconds() >= FIRST_TABLE_SECONDS:
+        return 0
+    heard = 0
+    for instance in seen.instances:
+        ready = find_condition(instance.status.conditions, "Ready")
+        heard += ready is not None and ready.status is not ConditionStatus.UNKNOWN
+    wanted = len(seen.pool.spec.instances.external or ())
+    return max(wanted, len(seen.instances)) - heard
 
 
 def unreachable_since(instance: GRInstance) -> datetime | None:

@@ -9,6 +9,7 @@ from enum import Enum, auto
 from pydantic import ValidationError
 
 from controllers.lookup import Lookup, find_policy
+from controllers.parsed import ParsedObjects
 from controllers.runtime.errors import Terminal
 from controllers.runtime.loop import Context
 from controllers.runtime.resources import INSTANCES, POOLS, ROUTING_POLICIES, ROUTING_TABLES, Key, Object
@@ -53,7 +54,9 @@ class Observation:
     write_ages: tuple[float, ...] = ()
 
 
-def observe(ctx: Context, key: Key, *, started: datetime, write_ages: tuple[float, ...]) -> Observation | None:
+def observe(
+    ctx: Context, key: Key, *, parsed: ParsedObjects, started: datetime, write_ages: tuple[float, ...]
+) -> Observation | None:
     """Read the world of the pool's table; None when the pool is gone or going.
 
     Raises
@@ -66,9 +69,9 @@ def observe(ctx: Context, key: Key, *, started: datetime, write_ages: tuple[floa
     if stored is None or stored["metadata"].get("deletionTimestamp"):
         return None
     try:
-        pool = GRServingPool.parse(stored)
-        instances = tuple(GRInstance.parse(each) for each in store.owned_by(INSTANCES, stored))
-        table = GRRoutingTable.parse(stored_table) if stored_table is not None else None
+        pool = parsed.read(GRServingPool, stored)
+        instances = tuple(parsed.read(GRInstance, each) for each in store.owned_by(INSTANCES, stored))
+        table = parsed.read(GRRoutingTable, stored_table) if stored_table is not None else None
     except ValidationError as error:
         raise Terminal("InvalidSpec", f"pool {key}, its table or an instance cannot be read: {explain_invalid(error)}") from error
     return Observation(

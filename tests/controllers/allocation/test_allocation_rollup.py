@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from loop_objects import NOW, at, condition_item, instance_object, pool_object
 
 from controllers.allocation.intent import intent_for
-from controllers.allocation.rollup import PoolView, decide_rollup
+from controllers.allocation.observe import PoolView
+from controllers.allocation.rollup import decide_rollup
 from controllers.lookup import Found, Lookup, NotFound
 from crds import GRInstance, GRServingPool, HBMPolicySpec
 from crds.instance import PolicySource

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from loop_objects import NOW, at, condition_item, instance_object, pool_object
 
+from controllers.parsed import ParsedObjects
 from controllers.pool.decide import ApplyInstance, DeleteInstance, Plan, WriteReadiness, decide
 from controllers.pool.observe import Observation, read_instance
 from controllers.runtime.conditions import find_condition
@@ -22,7 +23,7 @@ def observed(pool: dict[str, Any], *instances: dict[str, Any], **more: Any) -> O
     return Observation(
         pool=GRServingPool.parse(pool),
         stored=pool,
-        instances=tuple(read_instance(each) for each in instances),
+        instances=tuple(read_instance(each, ParsedObjects()) for each in instances),
         strangers=more.pop("strangers", {}),
         **more,
     )

@@ -122,6 +122,16 @@ def test_an_instance_that_was_not_asked_yet_keeps_its_users_but_gets_none() -> N
     assert names(decide(observed(instance("a"), instance("b", ("Unknown", "Pending"))), NOW)) == ["pool-a"]
 
 
+def test_the_first_table_of_a_young_pool_waits_until_every_instance_was_heard_of_but_not_for_ever() -> None:
+    seen = (instance("a"), instance("b", ("Unknown", "Pending")))
+    waiting = decide(observed(*seen, started=-5), NOW)
+    assert said(waiting) == ("Unknown", "Pending")
+    assert waiting.table_status is None
+    assert waiting.requeue_after is not None
+    assert names(decide(observed(*seen, started=-5), at(40))) == ["pool-a"]
+    assert names(decide(observed(instance("a"), instance("b", SILENT), started=-5), NOW)) == ["pool-a"]
+
+
 def test_a_silent_instance_loses_its_users_after_the_grace_and_not_before() -> None:
     table = published(instance("a"), instance("b"), instance("c"))
     seen = (instance("a"), instance("b"), instance("c", SILENT, since=100))
