@@ -19,6 +19,7 @@ POLICY_KINDS = ("HBMPolicy", "RoutingPolicy", "PreInferencePolicy")
 SERVED = tuple(f"--api-versions=grfleet.dev/v1alpha1/{kind}" for kind in POLICY_KINDS)
 
 Object = dict[str, Any]
+_rendered: dict[tuple[str, ...], str] = {}  # many tests look at the same few renderings
 
 
 @dataclass(frozen=True)
@@ -49,9 +50,11 @@ class Helm:
         """The objects of `helm template`; fails with what helm says."""
         served = SERVED if kinds_served else ()
         command = ("template", "grfleet", str(CHART), "--namespace", namespace, "--kube-version", "1.34.0", *served, *flags)
-        done = self.run(*command)
-        assert done.returncode == 0, done.stderr
-        return [each for each in yaml.load_all(done.stdout, Loader=yaml.CSafeLoader) if each]
+        if command not in _rendered:
+            done = self.run(*command)
+            assert done.returncode == 0, done.stderr
+            _rendered[command] = done.stdout
+        return [each for each in yaml.load_all(_rendered[command], Loader=yaml.CSafeLoader) if each]
 
     def refusal(self, *flags: str) -> str:
         """What helm says about values that it must refuse."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -203,6 +204,37 @@ def test_one_command_is_enough_where_the_kinds_are_there_and_pods_pass_restricte
     pods = wait_for(lambda: len(found := cluster.get("pods", "-n", SYSTEM)["items"]) == 2 and found)
     assert {pod["status"]["phase"] for pod in pods} == {"Pending"}
     assert {pod["spec"]["serviceAccountName"] for pod in pods} == {"grfleet"}
+
+
+def test_an_upgrade_brings_the_kinds_of_the_new_release(cluster: Cluster, tmp_path: Path) -> None:
+    older = tmp_path / "older"
+    shutil.copytree(ROOT / "charts" / "grfleet", older)
+    crd = older / "files" / "crds" / "hbmpolicies.yaml"
+    crd.write_text(crd.read_text().replace("- hbmp\n", "- older\n"))
+    cluster.shell(f"helm install grfleet {older} --namespace {SYSTEM} --create-namespace")
+    assert short_names(cluster) == ["older"]
+    cluster.run("upgrade")
+    assert short_names(cluster) == ["hbmp"]
+
+
+def short_names(cluster: Cluster) -> Any:
+    return cluster.get("crd", "hbmpolicies.grfleet.dev")["spec"]["names"]["shortNames"]
+
+
+def test_people_get_the_rights_of_their_cluster_role(cluster: Cluster) -> None:
+    cluster.run("separate")
+    for role in ("view", "edit", "admin"):
+        cluster.shell(f"kubectl create rolebinding {role} --clusterrole {role} --user {role} --namespace default")
+
+    def may(user: str, verb: str, plural: str) -> bool:
+        question = ("auth", "can-i", verb, f"{plural}.grfleet.dev", "--as", user, "-n", "default")
+        return cluster.plane.kubectl(*question, check=False).stdout.strip() == "yes"
+
+    wait_for(lambda: may("admin", "delete", "grinstances"))  # the controllers gather the rules a moment later
+    assert may("view", "list", "grroutingtables")
+    assert not may("view", "create", "grservingpools")
+    assert may("edit", "create", "grservingpools")
+    assert not may("edit", "delete", "grinstances")
 
 
 def test_every_variant_is_accepted_by_the_server(cluster: Cluster) -> None:

@@ -234,6 +234,12 @@ def test_one_pod_has_no_disruption_budget(helm: Helm) -> None:
     assert not of_kind(helm.render("--set", "replicas=1"), "PodDisruptionBudget")
 
 
+def test_pods_overlap_in_an_update_only_when_a_lease_keeps_them_apart(helm: Helm) -> None:
+    assert the(helm.render(), "Deployment")["spec"]["strategy"]["type"] == "RollingUpdate"
+    alone = helm.render("--set", "leaderElection.enabled=false,replicas=1")
+    assert the(alone, "Deployment")["spec"]["strategy"] == {"type": "Recreate"}
+
+
 def test_optional_objects_are_there_only_when_asked_for(helm: Helm) -> None:
     optional = ("ServiceMonitor", "NetworkPolicy")
     assert not of_kind(helm.render(), *optional)
