@@ -29,6 +29,7 @@ _SERVER_NAMES = (
     "kubernetes.default.svc.cluster.local",
 )
 _SERVER_ADDRESSES = ("127.0.0.1", "10.96.0.1")  # loopback, and the Service `kubernetes` as pods will see it
+_SERVERS = ("apiserver", "etcd", "proxy")  # the proxy is a test's, before the API server
 _VALIDITY = datetime.timedelta(days=365)
 
 
@@ -118,12 +119,13 @@ def prepare(directory: Path, *, now: datetime.datetime) -> Credentials:
     try:
         kept = json.loads(done.read_text())
         authority = x509.load_pem_x509_certificate((directory / "ca.crt").read_bytes())
-        if authority.not_valid_after_utc > now + datetime.timedelta(days=1):
+        complete = all((directory / f"{name}.crt").exists() for name in _SERVERS)
+        if complete and authority.not_valid_after_utc > now + datetime.timedelta(days=1):
             return Credentials(directory, kept["admin"], kept["controller-manager"])
     except (OSError, ValueError, KeyError):
         pass  # new, or not finished: make all of it
     authority_files = Authority.create(directory, now)
-    for name in ("apiserver", "etcd"):
+    for name in _SERVERS:
         authority_files.issue(name, now)
     if not (directory / "service-accounts.key").exists():  # kept tokens stay valid across a renewal
         key = ec.generate_private_key(ec.SECP256R1())
