@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TypeVar
 
-from controllers.runtime.resources import Object
+from controllers.runtime.resources import Key, Object, key_of
 from crds.types import Resource
 
 R = TypeVar("R", bound=Resource)
@@ -18,11 +18,11 @@ KEPT = 8192
 
 
 class ParsedObjects:
-    """A bounded memory of models by the identity of the stored object."""
+    """A bounded memory with one model for each object."""
 
     def __init__(self, *, kept: int = KEPT) -> None:
         self._kept = kept
-        self._models: OrderedDict[int, tuple[Object, Resource]] = OrderedDict()
+        self._models: OrderedDict[tuple[type[Resource], Key], tuple[Object, Resource]] = OrderedDict()
 
     def read(self, model: type[R], stored: Object) -> R:
         """The object as `model`.
@@ -32,12 +32,14 @@ class ParsedObjects:
         pydantic.ValidationError
             When a known field has an impossible value.
         """
-        found = self._models.get(id(stored))
+        place = (model, key_of(stored))
+        found = self._models.get(place)
         if found is not None and found[0] is stored and isinstance(found[1], model):
-            self._models.move_to_end(id(stored))
+            self._models.move_to_end(place)
             return found[1]
         parsed = model.parse(stored)
-        self._models[id(stored)] = (stored, parsed)  # holding the object keeps its identity from being given away
+        self._models[place] = (stored, parsed)
+        self._models.move_to_end(place)
         while len(self._models) > self._kept:
             self._models.popitem(last=False)
         return parsed

@@ -17,6 +17,7 @@ from contract import signing
 from controllers.announce import announcements
 from controllers.lookup import Found, NotFound, Unreadable, find_policy
 from controllers.pace import Restraint, WriteTimes, wait_before_write
+from controllers.parsed import ParsedObjects
 from controllers.rounding import steady_latency, steady_points, steady_share
 from controllers.runtime.conditions import Condition
 from controllers.runtime.errors import AlreadyExists, Terminal
@@ -126,6 +127,18 @@ def test_a_policy_named_default_concerns_pools_of_every_namespace_and_others_onl
     assert list(pools_naming(Key("system", "default"), store, field="hbm")) == [Key("one", "a"), Key("two", "b")]
     assert list(pools_naming(Key("two", "mine"), store, field="hbm")) == [Key("two", "c")]
     assert list(pools_naming(Key("one", "mine"), store, field="hbm")) == []
+
+
+def test_an_object_is_parsed_once_for_each_version_and_the_memory_is_bounded() -> None:
+    parsed = ParsedObjects(kept=2)
+    stored = policy("mine", "team", {"strategy": "Static"})
+    first = parsed.read(HBMPolicy, stored)
+    assert parsed.read(HBMPolicy, stored) is first
+    changed = policy("mine", "team", {"strategy": "HillClimb"})
+    assert parsed.read(HBMPolicy, changed).spec.strategy == "HillClimb"
+    for name in "abc":
+        parsed.read(HBMPolicy, policy(name, "team", {}))
+    assert parsed.read(HBMPolicy, stored) is not first
 
 
 def test_events_are_for_transitions_and_first_problems_only() -> None:
