@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-import httpx
+import aiohttp
 
 from controllers.runtime.clock import Clock
 from controllers.runtime.controller import Result
@@ -31,8 +31,8 @@ class Context:
     Attributes
     ----------
     http
-        One client for all agents and engines: pooled connections, one TLS context, timeouts set. Loops that talk to
-        agents build their clients on it and bound their own concurrency.
+        One session for all agents and engines: pooled connections, one TLS context. Loops that talk to agents build their
+        clients on it, set their timeouts and bound their own concurrency.
     rng
         The source of all jitter.
     """
@@ -44,7 +44,7 @@ class Context:
     clock: Clock
     fence: Fence
     metrics: Metrics
-    http: httpx.AsyncClient
+    http: aiohttp.ClientSession
     rng: random.Random
 
 

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
-import httpx
+import aiohttp
 
+from contract.http import tls_context
 from controllers.runtime.clock import Clock
 from controllers.runtime.controller import Controller
 from controllers.runtime.credentials import Login, load_api_client
@@ -33,8 +34,8 @@ from controllers.runtime.sweep import Sweeper
 from controllers.runtime.watch import WatchMonitor
 
 _logger = logging.getLogger(__name__)
-_AGENT_LIMITS = httpx.Limits(max_connections=256, max_keepalive_connections=256)
-_AGENT_TIMEOUT = httpx.Timeout(5.0, connect=2.0)
+_AGENTS_KEEP_ALIVE_SECONDS = 15.0
+"""Longer than the time between two looks at an agent, so that a connection outlives it."""
 
 
 class PreflightFailed(Terminal):
@@ -92,7 +93,11 @@ class Runtime:
         _logger.info("serving /metrics, /healthz and /readyz", extra={"address": f"{self.settings.metrics_host}:{port}"})
         self._api_client = await load_api_client(self.settings.kubeconfig)
         self.login = Login(self._api_client, self.watch.middleware)
-        self._http = httpx.AsyncClient(limits=_AGENT_LIMITS, timeout=_AGENT_TIMEOUT, trust_env=False)
+        self._http = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=256, keepalive_timeout=_AGENTS_KEEP_ALIVE_SECONDS, ssl=tls_context()),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            trust_env=False,
+        )
         unfenced = self._kube(OpenFence())
         await self._preflight(unfenced)
         self._build(unfenced)
@@ -276,5 +281,5 @@ class Runtime:
             await self.elector.release()
         await self._probes.stop()
         if hasattr(self, "_api_client"):
-            await self._http.aclose()
+            await self._http.close()
             await self._api_client.close()
