@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "testbed": set(),
     "grfleet": ALL,
     "bench": ALL,
+    "charts": {"crds", "controllers"},
 }
 # The router client is a library for callers: it must not drag the operator in.
 NARROWER = {"grfleet/client": {"contract", "policies"}}
