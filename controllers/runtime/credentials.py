@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import urllib.request
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import aiohttp
 import kopf
@@ -42,7 +44,20 @@ async def load_api_client(kubeconfig: str | None) -> kubernetes_client.ApiClient
             await kubernetes_config.load_kube_config(config_file=path, client_configuration=configuration, persist_config=False)
     except (kubernetes_config.ConfigException, OSError) as error:
         raise Terminal("NoCredentials", f"no usable Kubernetes credentials: {error}") from None
+    configuration.proxy = configuration.proxy or proxy_for(configuration.host)
+    configuration.client_session_kwargs = {"trust_env": False}
     return kubernetes_client.ApiClient(configuration)
+
+
+def proxy_for(url: str) -> str | None:
+    """The proxy that the environment names for ``url``, or None.
+
+    Asked once: left to itself the HTTP library asks it, and the netrc file, in a thread at each request.
+    """
+    parts = urlsplit(url)
+    if urllib.request.proxy_bypass(parts.hostname or ""):
+        return None
+    return urllib.request.getproxies().get(parts.scheme)
 
 
 def watch_session(api_client: kubernetes_client.ApiClient, monitor: Middleware) -> kopf.AiohttpSession:
@@ -58,7 +73,7 @@ def watch_session(api_client: kubernetes_client.ApiClient, monitor: Middleware) 
         return await handler(request)
 
     connector = aiohttp.TCPConnector(limit=0, ssl=api_client.rest_client.ssl_context)
-    session = aiohttp.ClientSession(connector=connector, middlewares=(authorize, monitor), trust_env=True)
+    session = aiohttp.ClientSession(connector=connector, middlewares=(authorize, monitor), proxy=api_client.configuration.proxy)
     return kopf.AiohttpSession(server=api_client.configuration.host, aiohttp_session=session)
 
 

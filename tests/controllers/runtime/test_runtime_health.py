@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from yarl import URL
 
 from controllers.loops import all_loops
 from controllers.runtime.clock import FakeClock
+from controllers.runtime.credentials import proxy_for
 from controllers.runtime.errors import Forbidden
 from controllers.runtime.kube import Page
 from controllers.runtime.metrics import Metrics
@@ -52,6 +54,13 @@ def test_a_namespaced_operator_watches_its_own_namespace_too() -> None:
     settings = parse_settings(["--namespace", "shop", "--lease-namespace", "grfleet-system"], {})
     assert settings.watched_namespaces == ("grfleet-system", "shop")
     assert parse_settings(["--lease-namespace", "grfleet-system"], {}).watched_namespaces == ()
+
+
+def test_the_proxy_of_the_environment_is_used_but_not_for_excepted_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", "http://proxy:3128")
+    monkeypatch.setenv("no_proxy", "127.0.0.1,.cluster.local")
+    assert proxy_for("https://api.example.org:6443") == "http://proxy:3128"
+    assert proxy_for("https://127.0.0.1:6443") is None
 
 
 # -- permissions -------------------------------------------------------------------------------------------------------
