@@ -73,7 +73,7 @@ class _Router(Router):
 
 
 @dataclass
-class _Pool:
+class PoolUnderLoad:
     """One pool under load: its router, a session for each engine address, and what came back."""
 
     namespace: str
@@ -160,7 +160,7 @@ async def drive(plan: DriverPlan) -> Run:
         duration_s=plan.duration_s,
         pool_key=bytes.fromhex(plan.pool_key_hex),
     )
-    pools = [_Pool(namespace, name) for namespace, name in plan.pools]
+    pools = [PoolUnderLoad(namespace, name) for namespace, name in plan.pools]
     tls = ssl.create_default_context(cafile=plan.api_ca_file)
     headers = {"Authorization": f"Bearer {plan.api_token}"}
     async with httpx.AsyncClient(base_url=plan.api_url, verify=tls, headers=headers, trust_env=False) as api:
@@ -175,7 +175,7 @@ async def drive(plan: DriverPlan) -> Run:
             await asyncio.gather(
                 *(pool.session(address) for pool, table in zip(pools, tables, strict=True) for address in table[2])
             )
-            started_unix_s = await _play(workload, pools, Path(plan.progress_file))
+            started_unix_s = await play(workload, pools, Path(plan.progress_file))
         finally:
             for follower in followers:
                 follower.cancel()
@@ -187,7 +187,7 @@ async def drive(plan: DriverPlan) -> Run:
     return Run(started_unix_s=started_unix_s, cpu_seconds=time.process_time(), pools=runs)
 
 
-async def _complete_table(pool: _Pool, instances: int) -> tuple[list[str], str, list[str]]:
+async def _complete_table(pool: PoolUnderLoad, instances: int) -> tuple[list[str], str, list[str]]:
     """Wait for a table that names all instances and return (names, packed slots, addresses) of it."""
     deadline = time.monotonic() + TABLE_TIMEOUT_S
     while time.monotonic() < deadline:
@@ -208,7 +208,7 @@ def _ask_for_priority() -> None:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 
 
-async def _play(workload: Workload, pools: list[_Pool], progress_file: Path) -> float:
+async def play(workload: Workload, pools: list[PoolUnderLoad], progress_file: Path) -> float:
     """Send every request to every pool when it is due; return the Unix time of trace time 0."""
     gc.collect()
     gc.freeze()
@@ -238,7 +238,7 @@ async def _play(workload: Workload, pools: list[_Pool], progress_file: Path) -> 
     return started_unix_s
 
 
-def _write_progress(path: Path, started_unix_s: float, trace_ms: float, sent: int, pools: list[_Pool]) -> None:
+def _write_progress(path: Path, started_unix_s: float, trace_ms: float, sent: int, pools: list[PoolUnderLoad]) -> None:
     newest = [served for pool in pools for served in pool.served[-400:]]
     progress = Progress(
         started_unix_s=started_unix_s,

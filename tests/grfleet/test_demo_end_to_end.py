@@ -1,0 +1,145 @@
+"""`grfleet demo` as a person runs it: a whole short run, one left running, one interrupted; nothing stays behind."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.testbed, pytest.mark.slow, pytest.mark.timeout(420)]
+
+ROOT = Path(__file__).resolve().parents[2]
+GRFLEET = [sys.executable, "-m", "grfleet.cli"]
+PHASES = {"returning", "newcomers"}
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """An environment whose control planes are recorded apart, so that `testbed down` here stops no other test's."""
+    runtime = tmp_path / "runtime"
+    runtime.mkdir(mode=0o700)
+    return {**os.environ, "XDG_RUNTIME_DIR": str(runtime), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+
+
+@pytest.fixture
+def started(environment: dict[str, str], tmp_path: Path) -> Iterator[list[subprocess.Popen[str]]]:
+    """Commands that a test started; ended with all they started, even when the test fails."""
+    children: list[subprocess.Popen[str]] = []
+    yield children
+    for child in children:
+        if child.poll() is None:
+            child.send_signal(signal.SIGTERM)
+            child.wait(60)
+    subprocess.run([*GRFLEET, "testbed", "down"], env=environment, cwd=tmp_path, check=False, capture_output=True, timeout=60)
+
+
+def start(started: list[subprocess.Popen[str]], environment: dict[str, str], folder: Path, *flags: str) -> subprocess.Popen[str]:
+    command = [*GRFLEET, "demo", "--seconds", "6", "--out", str(folder / "out"), *flags]
+    child = subprocess.Popen(
+        command, env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1
+    )
+    started.append(child)
+    return child
+
+
+def processes_that_mention(text: str) -> list[str]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if text in line:
+                found.append(line)
+    return found
+
+
+def directory_in(output: str) -> str:
+    match = re.search(r"KUBECONFIG=(\S+)/kubeconfig", output)
+    assert match, output
+    return match.group(1)
+
+
+def eventually_nothing(directory: str) -> None:
+    end = time.monotonic() + 20
+    while time.monotonic() < end and (Path(directory).exists() or processes_that_mention(directory)):
+        time.sleep(0.1)
+    assert not Path(directory).exists()
+    assert not processes_that_mention(directory)
+
+
+def test_a_run_ends_with_a_summary_and_keep_leaves_everything_running(
+    started: list[subprocess.Popen[str]], environment: dict[str, str], tmp_path: Path
+) -> None:
+    demo = start(started, environment, tmp_path, "--keep")
+    output, _ = demo.communicate(timeout=300)
+
+    assert demo.returncode == 0, output
+    result = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert set(result["pools"]) == {"adaptive", "static"}
+    for figures in result["pools"].values():
+        assert {"p50_ms", "p99_ms", "slo_percent"} <= set(figures)
+        assert figures["failed"] == 0
+        assert set(figures["phases"]) == PHASES
+        assert figures["decisions"]
+    assert set(result["replayed"]) == {"20", "35", "50", "65", "80"}
+    assert isinstance(result["reliable"], bool)
+    # The pool that stays put is served live exactly as its replay says.
+    assert result["pools"]["static"]["p50_ms"] == pytest.approx(result["replayed"]["50"]["p50_ms"], rel=0.1)
+    assert (tmp_path / "out" / "split.png").exists() or "matplotlib is not installed" in output
+
+    directory = directory_in(output)
+    kept = {**environment, "KUBECONFIG": f"{directory}/kubeconfig", "COLUMNS": "200"}
+    shown = subprocess.run(
+        [*GRFLEET, "decisions", "ranker-0", "-n", "adaptive", "--last", "3"],
+        env=kept,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert "MissRatioCurve" in shown.stdout
+    assert len(processes_that_mention(directory)) >= 8 + 8 + 1 + 3
+
+    subprocess.run([*GRFLEET, "testbed", "down"], env=environment, cwd=tmp_path, check=True, capture_output=True, timeout=120)
+    eventually_nothing(directory)
+
+
+def test_an_interrupted_run_leaves_nothing_behind(
+    started: list[subprocess.Popen[str]], environment: dict[str, str], tmp_path: Path
+) -> None:
+    demo = start(started, environment, tmp_path)
+    assert demo.stdout is not None
+    seen = ""
+    while "answered" not in seen and "connecting" not in seen:
+        line = demo.stdout.readline()
+        assert line, seen
+        seen += line
+    directory = directory_in(seen)
+    assert processes_that_mention(directory)
+
+    demo.send_signal(signal.SIGTERM)
+    rest, _ = demo.communicate(timeout=60)
+
+    assert demo.returncode == 130, seen + rest
+    eventually_nothing(directory)
+
+
+def test_a_run_that_cannot_start_says_what_failed_in_one_line(
+    started: list[subprocess.Popen[str]], environment: dict[str, str], tmp_path: Path
+) -> None:
+    demo = start(started, environment, tmp_path, "--traces", str(tmp_path / "nowhere"))
+    output, _ = demo.communicate(timeout=60)
+
+    assert demo.returncode == 1
+    assert "mooncake_conversation.jsonl: cannot be read" in output
+    assert "Traceback" not in output
