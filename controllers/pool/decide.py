@@ -131,6 +131,8 @@ def _readiness(instances: Iterable[InstanceSeen], now: datetime) -> Iterable[Wri
         condition, before = instance_condition(each), conditions_of(each.stored)
         items = set_conditions(before, (condition,), observed_generation=generation, now=now)
         old = find_condition(before, condition.type)
+        if old is None and condition.status == "Unknown":
+            continue  # nobody has looked yet; no condition says the same, and costs neither a write nor an Event a second later
         if old is None or dict(old) != items[0] or _observed_generation(each.stored) != generation:
             status = {"observedGeneration": generation, "conditions": items}
             yield WriteReadiness(current=each.stored, status=status, announce=announcements(before, (condition,)))

@@ -120,22 +120,27 @@ def test_a_paused_pool_changes_no_instance_and_keeps_reporting() -> None:
 @pytest.mark.parametrize(
     ("agent", "expected"),
     [
-        (None, ("Unknown", "Pending")),
         ({"reachable": False}, ("False", "AgentUnreachable")),
         ({"reachable": True, "startId": "a"}, ("False", "EngineUnreachable")),
         (REACHABLE, ("True", "InstanceReady")),
     ],
 )
-def test_an_instance_is_ready_when_agent_and_engine_answer(agent: dict[str, Any] | None, expected: tuple[str, str]) -> None:
+def test_an_instance_is_ready_when_agent_and_engine_answer(agent: dict[str, Any], expected: tuple[str, str]) -> None:
     pool = pool_object(entries=("a",))
-    status = {"agent": agent} if agent else {}
     (action,) = [
         a
-        for a in decide(observed(pool, instance_object("pool-a", pool, generation=4, **status)), NOW).actions
+        for a in decide(observed(pool, instance_object("pool-a", pool, generation=4, agent=agent)), NOW).actions
         if isinstance(a, WriteReadiness)
     ]
     assert action.status["observedGeneration"] == 4
     assert [(i["status"], i["reason"]) for i in action.status["conditions"]] == [expected]
+
+
+def test_an_instance_at_which_nobody_has_looked_yet_is_not_written_to() -> None:
+    pool = pool_object(entries=("a",))
+    plan = decide(observed(pool, instance_object("pool-a", pool)), NOW)
+    assert not [a for a in plan.actions if isinstance(a, WriteReadiness)]
+    assert reason(plan, "InstancesReady") == ("False", "Progressing")
 
 
 def test_a_pool_is_ready_when_instances_policy_and_table_are_and_says_what_is_missing_until_then() -> None:
