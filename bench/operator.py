@@ -62,7 +62,7 @@ def measure(sizes: Sizes, *, seed: int) -> list[Result]:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="grfleet-bench-")))
         flags = audit_flags(directory, (COLD, STEADY))
         plane = stack.enter_context(ControlPlane(api_server_flags=flags))
-        farm = stack.enter_context(AgentFarm(seed=seed))
+        farm = stack.enter_context(AgentFarm(seed=seed, hosts=max(sizes.cold, sizes.observed or 0)))
         install_crds(plane)
 
         def site(namespace: str, instances: int) -> Site:

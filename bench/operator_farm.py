@@ -1,11 +1,14 @@
 """A thousand agents in one thread: an HTTP server that answers the agent contract for any number of instances.
 
-Instance NAME lives under /i/NAME. It takes every intent, reports a settled split, and lets its measurements flutter below the
-resolution of the published ones, as a real instance under steady load does. It counts what it is asked.
+Instance NAME lives under /i/NAME, and where the machine has more than one loopback address (Linux) the instances spread over
+`hosts` of them, because a client pays for each address. An instance takes every intent, reports a settled split, and lets its
+measurements flutter below the resolution of the published ones, as a real one under steady load does.
 """
 
 import asyncio
 import random
+import resource
+import socket
 import threading
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -38,20 +41,22 @@ class FarmCounts:
 
 
 class AgentFarm:
-    """The server; use it as a context manager. Bound to a free port of the loopback interface."""
+    """The server; use it as a context manager. Bound to one free port of loopback addresses."""
 
-    def __init__(self, *, seed: int) -> None:
+    def __init__(self, *, seed: int, hosts: int = 1) -> None:
         self.counts = FarmCounts()
+        self._sockets = _listen(hosts)
+        self._hosts = [listening.getsockname()[0] for listening in self._sockets]
+        self._port = self._sockets[0].getsockname()[1]
         self._rng = random.Random(seed)
         self._instances: dict[str, _Instance] = {}
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="agent-farm", daemon=True)
-        self._port = 0
 
     def __enter__(self) -> Self:
         self._thread.start()
-        if not self._ready.wait(timeout=10):
+        if not self._ready.wait(timeout=30):
             raise RuntimeError("the agents' server does not start")
         return self
 
@@ -59,9 +64,9 @@ class AgentFarm:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=10)
 
-    def url(self, name: str) -> str:
+    def url(self, name: str, number: int) -> str:
         """The agent's address, as an entry of instances.external has it."""
-        return f"http://127.0.0.1:{self._port}/i/{name}"
+        return f"http://{self._hosts[number % len(self._hosts)]}:{self._port}/i/{name}"
 
     def reset(self) -> None:
         """Begin to count anew."""
@@ -74,9 +79,8 @@ class AgentFarm:
         app.router.add_put("/i/{name}/agent/v1/intent", self._intent)
         runner = web.AppRunner(app, access_log=None)
         self._loop.run_until_complete(runner.setup())
-        site = web.TCPSite(runner, "127.0.0.1", 0, backlog=4096)
-        self._loop.run_until_complete(site.start())
-        self._port = runner.addresses[0][1]
+        for listening in self._sockets:
+            self._loop.run_until_complete(web.SockSite(runner, listening).start())
         self._ready.set()
         try:
             self._loop.run_forever()
@@ -132,3 +136,19 @@ class AgentFarm:
         verdict = IntentStatus.UNCHANGED if unchanged else IntentStatus.ACCEPTED
         answer = IntentAnswer(status=verdict, uid=intent.uid, generation=intent.generation)
         return web.Response(body=msgspec.json.encode(answer), headers=_JSON)
+
+
+def _listen(hosts: int) -> list[socket.socket]:
+    """Sockets on one port of so many loopback addresses, or on 127.0.0.1 alone where there are no others."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # a connection an agent, on both sides
+    first = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    sockets = [first]
+    for number in range(1, hosts):
+        try:
+            address = f"127.77.{number // 250}.{1 + number % 250}"
+            sockets.append(socket.create_server((address, first.getsockname()[1]), backlog=64))
+        except OSError:
+            break
+    return sockets

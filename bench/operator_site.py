@@ -222,7 +222,7 @@ class Site:
         return OperatorProcess(self, name)
 
     def agent_urls(self) -> list[str]:
-        return [self.farm.url(self._entry(number)) for number in range(self.instances)]
+        return [self._agent_url(number) for number in range(self.instances)]
 
     def all_ready(self) -> bool:
         """Whether every pool says Ready=True."""
@@ -256,8 +256,8 @@ class Site:
         figures: dict[str, float] = json.loads(done.stdout)
         return figures
 
-    def _entry(self, number: int) -> str:
-        return f"{self.namespace}-{number}"
+    def _agent_url(self, number: int) -> str:
+        return self.farm.url(f"{self.namespace}-{number}", number)
 
     def _prepare(self) -> None:
         self._post("/api/v1/namespaces", {"metadata": {"name": self.namespace}})
@@ -279,9 +279,7 @@ class Site:
             self._post(f"{GROUP}/namespaces/{self.namespace}/grservingpools", self._pool(f"pool-{first // PER_POOL}", numbers))
 
     def _pool(self, name: str, numbers: range) -> dict[str, Any]:
-        entries = [
-            {"name": f"i{n}", "serviceURL": f"http://127.0.0.1:9/{n}", "agentURL": self.farm.url(self._entry(n))} for n in numbers
-        ]
+        entries = [{"name": f"i{n}", "serviceURL": f"http://127.0.0.1:9/{n}", "agentURL": self._agent_url(n)} for n in numbers]
         model = {"name": "ranker", "version": "1", "kvBytesPerToken": 4096, "embRowBytes": 512, "maxHistoryTokens": 8192}
         return {
             "apiVersion": "grfleet.dev/v1alpha1",
