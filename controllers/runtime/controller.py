@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from controllers.runtime.clock import Clock, within
-from controllers.runtime.errors import Conflict, NotLeader, Terminal, Transient
+from controllers.runtime.errors import ClusterMismatch, Conflict, NotLeader, Terminal, Transient
 from controllers.runtime.logs import describe_error, log_context
 from controllers.runtime.metrics import Metrics
 from controllers.runtime.queue import WorkQueue
@@ -31,6 +31,8 @@ class Result:
 
 
 DONE = Result()
+CLUSTER_RETRY_SECONDS = 10.0
+"""A key that roles or CRDs stand in the way of is looked at again after this time at the earliest, then ever more rarely."""
 Reconcile = Callable[[Key], Awaitable[Result | None]]
 
 
@@ -133,7 +135,10 @@ class Controller:
             return "error"
         except Terminal as error:
             _logger.error("reconcile cannot succeed until something changes: %s", error, extra={"reason": error.reason})
-            self.queue.forget(key)
+            if isinstance(error, ClusterMismatch):  # no event of the key will tell that it has changed
+                self.queue.add_rate_limited(key, at_least_seconds=CLUSTER_RETRY_SECONDS)
+            else:
+                self.queue.forget(key)
             self._metrics.reconcile_errors.labels(self.name).inc()
             self._metrics.terminal_errors.labels(self.name).inc()
             return "terminal"

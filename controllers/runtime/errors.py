@@ -2,7 +2,8 @@
 
 Transient: the same work may succeed later, so back off. Conflict: the world moved, so read again and decide anew.
 Terminal: repeating cannot help, so wait for somebody to change something. Each carries a CamelCase reason that a
-condition can show and a message without headers or secrets.
+condition can show and a message without headers or secrets. ClusterMismatch is the Terminal that heals without a word: roles and
+kinds change in objects that nobody here watches, so the controller looks again at a slow pace.
 """
 
 from __future__ import annotations
@@ -68,13 +69,18 @@ class Terminal(ReconcileError):
     """Retrying the same call cannot succeed."""
 
 
-class Forbidden(Terminal):
+class ClusterMismatch(Terminal):
+    """The cluster has to change, not the object: roles or CRDs, or an API server that has only just started and does not know
+    them yet."""
+
+
+class Forbidden(ClusterMismatch):
     """RBAC does not grant the verb."""
 
 
-class KindMissing(Terminal):
+class KindMissing(ClusterMismatch):
     """The API server does not serve the resource: its CustomResourceDefinition is not installed."""
 
 
-class SchemaMismatch(Terminal):
+class SchemaMismatch(ClusterMismatch):
     """The server's schema does not have a field we apply: CRDs and operator are of different versions."""

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from controllers.runtime.clock import FakeClock
-from controllers.runtime.controller import Controller, Result
-from controllers.runtime.errors import Conflict, NotLeader, SchemaMismatch, Transient
+from controllers.runtime.controller import CLUSTER_RETRY_SECONDS, Controller, Result
+from controllers.runtime.errors import Conflict, Forbidden, KindMissing, NotLeader, SchemaMismatch, Terminal, Transient
 from controllers.runtime.metrics import Metrics
 from controllers.runtime.resources import Key
 
@@ -43,7 +43,8 @@ def total(metrics: Metrics, name: str, **labels: str) -> float | None:
         (Result(requeue_after=5), "requeue_after", 0),
         (Transient("Busy", "later"), "error", 1),
         (Conflict("Conflict", "moved"), "conflict", 1),
-        (SchemaMismatch("SchemaMismatch", "unknown field"), "terminal", 0),
+        (Terminal("InvalidSpec", "unreadable"), "terminal", 0),
+        (SchemaMismatch("SchemaMismatch", "unknown field"), "terminal", 1),
         (NotLeader(), "error", 0),
         (ZeroDivisionError("a bug"), "error", 1),
     ],
@@ -62,6 +63,26 @@ async def test_each_outcome_has_its_own_consequence(outcome: object, result: str
     assert controller.queue.idle
     assert total(metrics, "reconcile_panics_total") == (1 if isinstance(outcome, ZeroDivisionError) else 0)
     assert total(metrics, "active_workers") == 0
+
+
+@pytest.mark.parametrize("kind", [Forbidden, KindMissing, SchemaMismatch])
+async def test_a_key_in_whose_way_the_cluster_stood_is_looked_at_again_because_no_event_will_tell(kind: type[Terminal]) -> None:
+    outcomes: list[Exception | None] = [kind("Reason", "not yet"), None]
+
+    async def reconcile(key: Key) -> Result | None:
+        if (outcome := outcomes.pop(0)) is not None:
+            raise outcome
+        return None
+
+    controller, clock, metrics = make(reconcile)
+    running = asyncio.create_task(controller.run())
+    controller.queue.add(KEY)
+    await clock.advance(CLUSTER_RETRY_SECONDS - 0.1)
+    assert len(outcomes) == 1
+    await clock.advance(0.2)
+    assert not outcomes
+    assert total(metrics, "reconcile_total", result="success") == 1
+    running.cancel()
 
 
 async def test_a_key_that_asked_for_another_look_gets_it_at_that_time() -> None:

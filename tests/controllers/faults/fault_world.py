@@ -1,0 +1,193 @@
+"""The world of a fault test: a namespace with a pool, agents of the test, and operators that reach the API server by a proxy.
+
+`change` gives the operator work that touches everything it writes: intents, instances that come and go, the table, status.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import fault_oracle
+import httpx
+from fault_agents import AgentFarm
+from runtime_operator import OperatorProcess, operator_account, running_operator
+
+from testbed.control_plane import ControlPlane
+from testbed.faults import Exchange, FaultProxy
+
+GROUP = "/apis/grfleet.dev/v1alpha1"
+COMMAND = [sys.executable, str(Path(__file__).with_name("fault_operator.py"))]
+ENTRIES = ("a", "b", "c")
+GUEST = "d"
+BOUND_SECONDS = 40.0
+
+
+class World:
+    """See the module. `proxies` has one proxy for each operator; `proxy` is the first."""
+
+    def __init__(
+        self, plane: ControlPlane, api: httpx.Client, namespace: str, directory: Path, farm: AgentFarm, stack: ExitStack
+    ) -> None:
+        self.plane, self.api, self.namespace, self.farm = plane, api, namespace, farm
+        self._directory, self._stack = directory, stack
+        self._account = operator_account(plane, namespace)
+        self.proxies: dict[str, FaultProxy] = {}
+        self.entries: list[str] = []
+        self.fallback_percent = 50
+        self.p99_ms = 50
+        self.created: dict[str, int] = {}
+        self.proxy_of("one")
+
+    # -- operators ------------------------------------------------------------------------------------------------
+
+    @property
+    def proxy(self) -> FaultProxy:
+        return self.proxies["one"]
+
+    def proxy_of(self, name: str) -> FaultProxy:
+        """The proxy of that operator, made when needed."""
+        if name not in self.proxies:
+            self.proxies[name] = self._stack.enter_context(FaultProxy(self.plane, name=f"{self.namespace}-{name}"))
+        return self.proxies[name]
+
+    @contextmanager
+    def operator(self, name: str = "one", *flags: str) -> Iterator[OperatorProcess]:
+        """A running operator whose every request goes through its proxy; it is killed at the end."""
+        kubeconfig = self.proxy_of(name).kubeconfig(self._account)
+        own = ["--identity", name, "--log-level", "INFO", *flags]
+        run = f"{name}-{secrets.token_hex(2)}"
+        with running_operator(self._directory, kubeconfig, self.namespace, name=run, command=[*COMMAND, *own]) as started:
+            yield started
+
+    # -- what people do -------------------------------------------------------------------------------------------
+
+    def make_policies(self) -> None:
+        """Policies that let users move at once and warm nothing, so that a test need not wait for either."""
+        routing = {"churn": {"maxMovedPercent": 100, "windowSeconds": 1}, "warmup": {"maxSeconds": 1}}
+        self._create("RoutingPolicy", "routingpolicies", "default", routing)
+        self._create("HBMPolicy", "hbmpolicies", "default", self._hbm())
+
+    def make_pool(self, *, entries: tuple[str, ...] = ENTRIES) -> None:
+        """The pool `pool`."""
+        self._set_entries([*entries])
+        self._create("GRServingPool", "grservingpools", "pool", self._pool())
+
+    def change(self) -> None:
+        """New bounds, another target, and an instance that comes or goes."""
+        self.fallback_percent = 40 + (self.fallback_percent - 39) % 20
+        self.p99_ms += 1
+        self._patch("hbmpolicies", "default", self._hbm())
+        guest = [] if GUEST in self.entries else [GUEST]
+        self._set_entries([*(name for name in self.entries if name != GUEST), *guest])
+        self._patch("grservingpools", "pool", self._pool())
+
+    def _set_entries(self, entries: list[str]) -> None:
+        for name in entries:
+            if name not in self.entries:
+                self.created[f"pool-{name}"] = self.created.get(f"pool-{name}", 0) + 1
+        self.entries = entries
+
+    def _hbm(self) -> dict[str, Any]:
+        return {"strategy": "MissRatioCurve", "bounds": {"fallbackEmbPercent": self.fallback_percent}}
+
+    def _pool(self) -> dict[str, Any]:
+        model = {"name": "ranker", "version": "1", "kvBytesPerToken": 4096, "embRowBytes": 512, "maxHistoryTokens": 8192}
+        return {
+            "model": model,
+            "instances": {"external": [self.farm.entry(name) for name in self.entries]},
+            "memory": {"hbmBytes": "2Gi"},
+            "slo": {"p99Ms": self.p99_ms},
+        }
+
+    def _create(self, kind: str, plural: str, name: str, spec: dict[str, Any]) -> None:
+        body = {"apiVersion": "grfleet.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+        self.api.post(self.path(plural), json=body).raise_for_status()
+
+    def _patch(self, plural: str, name: str, spec: dict[str, Any]) -> None:
+        content = {"content-type": "application/merge-patch+json"}
+        self.api.patch(f"{self.path(plural)}/{name}", json={"spec": spec}, headers=content).raise_for_status()
+
+    # -- what is there --------------------------------------------------------------------------------------------
+
+    def path(self, plural: str) -> str:
+        return f"{GROUP}/namespaces/{self.namespace}/{plural}"
+
+    def get(self, plural: str, name: str) -> dict[str, Any]:
+        """The object, asked from the API server itself; empty if there is none."""
+        answer = self.api.get(f"{self.path(plural)}/{name}")
+        return answer.json() if answer.status_code == 200 else {}
+
+    def list(self, plural: str) -> list[dict[str, Any]]:
+        """All objects of a kind in the namespace."""
+        items: list[dict[str, Any]] = self.api.get(self.path(plural)).raise_for_status().json()["items"]
+        return items
+
+    def writes(self) -> list[Exchange]:
+        """Writes of all operators in the order in which they came in."""
+        return sorted((each for proxy in self.proxies.values() for each in proxy.writes()), key=lambda each: each.received_s)
+
+    # -- the oracle -----------------------------------------------------------------------------------------------
+
+    def converges(self, *, seconds: float = BOUND_SECONDS, quiet_seconds: float = 3.0) -> float:
+        """Wait until the fleet is as the pool asks and nobody writes any more; returns how long the first took.
+
+        Raises
+        ------
+        AssertionError
+            It does not within the bound, a write follows when all is well, or an invariant was broken on the way.
+        """
+        began = time.monotonic()
+        while differences := fault_oracle.differences(self):
+            if time.monotonic() - began > seconds:
+                raise AssertionError(f"no convergence within {seconds:.0f} s: {differences}; log:\n{self.log_tail()}")
+            time.sleep(0.1)
+        took = time.monotonic() - began
+        self._comes_to_rest(quiet_seconds, deadline_s=began + seconds)
+        broken = fault_oracle.violations(self)
+        assert not broken, f"{broken[:8]}; log:\n{self.log_tail()}"
+        return took
+
+    def _comes_to_rest(self, quiet_seconds: float, *, deadline_s: float) -> None:
+        """Numbers may follow for a moment; then for a while there is no write at all."""
+        while True:
+            before = self._versions()
+            counted = len(self._own_writes())
+            time.sleep(quiet_seconds)
+            late = self._own_writes()[counted:]
+            if not late and self._versions() == before and not fault_oracle.differences(self):
+                return
+            if time.monotonic() > deadline_s:
+                raise AssertionError(f"still writing: {[(each.method, each.path, each.status) for each in late]}")
+
+    def _own_writes(self) -> list[Exchange]:
+        return [each for each in self.writes() if fault_oracle.is_work(each)]
+
+    def _versions(self) -> dict[str, str]:
+        return {
+            f"{plural}/{item['metadata']['name']}": item["metadata"]["resourceVersion"]
+            for plural in ("grservingpools", "grinstances", "grroutingtables")
+            for item in self.list(plural)
+        }
+
+    def log_tail(self) -> str:
+        """The end of the logs of all operators."""
+        return "\n".join(path.read_text()[-3000:] for path in sorted(self._directory.glob("*.log")))
+
+
+@contextmanager
+def open_world(plane: ControlPlane, api: httpx.Client, directory: Path) -> Iterator[World]:
+    """A new namespace with its policies, agents and proxy; deleted afterwards without waiting."""
+    namespace = f"faults-{secrets.token_hex(4)}"
+    api.post("/api/v1/namespaces", json={"metadata": {"name": namespace}}).raise_for_status()
+    with ExitStack() as stack:
+        farm = stack.enter_context(AgentFarm())
+        world = World(plane, api, namespace, directory, farm, stack)
+        world.make_policies()
+        yield world
+    api.delete(f"/api/v1/namespaces/{namespace}")
