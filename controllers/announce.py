@@ -28,7 +28,7 @@ class Announcement:
 def announcements(before: Sequence[Mapping[str, Any]], after: Iterable[Condition]) -> tuple[Announcement, ...]:
     """Events for the conditions in `after` that differ from those in `before` by status, or by reason while not True.
 
-    A condition that appears for the first time is announced only if it reports a problem.
+    A condition that appears for the first time, or was unknown, is announced only if it reports a problem.
     """
     found = []
     for condition in after:
@@ -39,7 +39,8 @@ def announcements(before: Sequence[Mapping[str, Any]], after: Iterable[Condition
         if old is None:
             changed = problem
         else:
-            changed = old["status"] != condition.status or (condition.status == "False" and old["reason"] != condition.reason)
+            recovered = condition.status == "True" and old["status"] == "False"
+            changed = recovered or (condition.status == "False" and (old["status"], old["reason"]) != ("False", condition.reason))
         if changed:
             note = condition.message or f"{condition.type} is {condition.status}"
             found.append(Announcement("Warning" if problem else "Normal", condition.reason, note))

@@ -7,21 +7,40 @@ socket, which needs a connector of its own, still gets an `AgentClient`.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TypeVar
 
 import aiohttp
 import msgspec
+from prometheus_client import Counter
 
 from contract import agent
 from contract.agent import AgentStatus, Intent, IntentAnswer
 from contract.agent_client import AgentClient
 from contract.errors import ProtocolViolation, Unreachable
-from controllers.allocation.agents import TIMEOUT_SECONDS, AgentPort
+from controllers.allocation.agents import TIMEOUT_SECONDS, AgentPort, Agents
+from controllers.runtime.loop import Context
 
 MAX_ANSWER_BYTES = 1 << 20
 _TIMEOUT = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
 _JSON = {"content-type": "application/json"}
 Answer = TypeVar("Answer")
+
+
+def new_agents(ctx: Context) -> Agents:
+    """Agents over the session of the process, counted in its metrics; made once a process."""
+    calls = Counter(
+        "grfleet_agent_calls_total",
+        "Calls of the operator to agents by outcome.",
+        ("call", "outcome"),
+        registry=ctx.metrics.registry,
+    )
+    return Agents(
+        clock=ctx.clock,
+        rng=ctx.rng,
+        connect=partial(connect, ctx.http),
+        count=lambda call, outcome: calls.labels(call, outcome).inc(),
+    )
 
 
 def connect(session: aiohttp.ClientSession, url: str) -> AgentPort:

@@ -1,4 +1,4 @@
-"""Asks agents and hands them intents: one client an address, a short memory of what each said, and a polite rhythm.
+"""Asks agents and hands them intents: a short memory of what each said, and a polite rhythm.
 
 An agent is asked every ten seconds, at once when there is reason to, and less and less often while it does not answer. How
 many are asked at the same time is bounded by the workers of the loop. Looking is cheap in between: the last sighting is
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from contract.agent import AgentStatus, Intent, IntentAnswer
-from contract.agent_client import AgentClient
 from contract.errors import ProtocolViolation, Unreachable
 from controllers.allocation.sightings import Answered, Garbled, Sighting, Silent
 from controllers.runtime.clock import Clock
@@ -28,7 +27,7 @@ CLIENTS_KEPT = 2048
 
 
 class AgentPort(Protocol):
-    """The two calls of the agent contract that the loop makes; `contract.agent_client.AgentClient` is the real one."""
+    """The two calls of the agent contract that the loop makes; `agent_calls` has the real one."""
 
     async def status(self) -> AgentStatus: ...
 
@@ -46,18 +45,29 @@ class _Record:
 
 
 class Agents:
-    """All agents that this process talks to, by GRInstance uid."""
+    """All agents that this process talks to, by GRInstance uid.
+
+    Parameters
+    ----------
+    connect
+        Makes the port to an address.
+    count
+        Called with (call, outcome) after each call, for a metric: `status` or `intent`; `silent`, `garbled`,
+        `answered` or the agent's word on the intent.
+    """
 
     def __init__(
         self,
         *,
         clock: Clock,
         rng: random.Random,
-        connect: Callable[[str], AgentPort] = lambda url: AgentClient(url, timeout_s=TIMEOUT_SECONDS),
+        connect: Callable[[str], AgentPort],
+        count: Callable[[str, str], None] = lambda call, outcome: None,
     ) -> None:
         self._clock = clock
         self._rng = rng
         self._connect = connect
+        self._count = count
         self._clients: OrderedDict[str, AgentPort] = OrderedDict()
         self._records: dict[str, _Record] = {}
 
@@ -76,11 +86,14 @@ class Agents:
             client = await self._client(url)
             answer = await client.put_intent(intent)
         except Unreachable as error:
+            self._count("intent", "silent")
             self._missed(record, str(error))
             return None
         except ProtocolViolation as error:
+            self._count("intent", "garbled")
             self._note(record, Garbled(why=str(error)), POLL_SECONDS)
             return None
+        self._count("intent", answer.status.value)
         record.next_s = self._clock.monotonic()
         return answer
 
@@ -114,10 +127,13 @@ class Agents:
             client = await self._client(record.url)
             status = await client.status()
         except Unreachable as error:
+            self._count("status", "silent")
             self._missed(record, str(error))
         except ProtocolViolation as error:
+            self._count("status", "garbled")
             self._note(record, Garbled(why=str(error)), POLL_SECONDS)
         else:
+            self._count("status", "answered")
             self._note(record, Answered(status=status), POLL_SECONDS)
 
     def _missed(self, record: _Record, why: str) -> None:

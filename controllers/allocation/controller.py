@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 
-from controllers.allocation.agent_calls import connect
+from controllers.allocation.agent_calls import new_agents
 from controllers.allocation.agents import Agents
 from controllers.allocation.decide import decide
 from controllers.allocation.execute import execute
@@ -42,8 +41,7 @@ class AllocationLoop:
         ctx.store.add_index(INSTANCES, BY_UID, uid_index)
         self._key.forget()
         self._memory = Memory()
-        if self._agents is None:
-            self._agents = Agents(clock=ctx.clock, rng=ctx.rng, connect=partial(connect, ctx.http))
+        self._agents = self._agents or new_agents(ctx)
         self._agents.forget_all()
 
     async def reconcile(self, key: Key, ctx: Context) -> Result | None:

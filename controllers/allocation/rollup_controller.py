@@ -50,6 +50,7 @@ class AllocationRollupLoop:
         view = observe_pool(ctx, key, self._parsed, write_ages=self._writes.ages(key, now_s=began_s))
         if view is None:
             self._writes.forget(key)
+            self._restraint.forget(key)
             return DONE
         plan = decide_rollup(view, ctx.clock.now())
         self._restraint.note(key, began_s=began_s, ended_s=ctx.clock.monotonic())

@@ -17,15 +17,14 @@ from controllers.signing_key import KeyPublisher
 
 
 class PoolLoop:
-    """Keyed by pool; see DESIGN's field manager grfleet-pool for what it owns."""
+    """Keyed by pool; the field manager grfleet-pool."""
 
     name = "pool"
     keyed_by = POOLS
     watches = (POOLS, INSTANCES)
 
     def __init__(self, publisher: KeyPublisher, parsed: ParsedObjects) -> None:
-        self._parsed = parsed
-        self._publisher = publisher
+        self._parsed, self._publisher = parsed, publisher
         self._writes = WriteTimes()
         self._restraint = Restraint()
 
@@ -50,6 +49,7 @@ class PoolLoop:
         seen = observe(ctx.store, key, parsed=self._parsed, write_ages=self._writes.ages(key, now_s=began_s))
         if seen is None:
             self._writes.forget(key)
+            self._restraint.forget(key)
             return DONE
         plan = decide(seen, ctx.clock.now())
         self._restraint.note(key, began_s=began_s, ended_s=ctx.clock.monotonic())

@@ -50,6 +50,7 @@ class RoutingLoop:
         seen = observe(ctx, key, parsed=self._parsed, started=self._started, write_ages=self._writes.ages(key, now_s=began_s))
         if seen is None:
             self._writes.forget(key)
+            self._restraint.forget(key)
             return DONE
         plan = decide(seen, ctx.clock.now())
         self._restraint.note(key, began_s=began_s, ended_s=ctx.clock.monotonic())

@@ -152,6 +152,7 @@ def test_events_are_for_transitions_and_first_problems_only() -> None:
     assert announcements(stands, [ready]) == ()
     assert [word.reason for word in announcements(stands, [lost])] == ["SomeInstancesNotReady"]
     assert announcements(broken, [lost]) == ()
+    assert announcements([condition_item("Ready", "Unknown", "Pending")], [ready]) == ()
     assert [word.reason for word in announcements(broken, [none])] == ["NoInstanceReady"]
     assert [(word.level, word.reason) for word in announcements(broken, [ready])] == [("Normal", "AllInstancesReady")]
     moving = Condition("SplitSettled", "False", "SomeMoving", "1 of 2")

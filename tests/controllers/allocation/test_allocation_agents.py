@@ -6,10 +6,15 @@ import itertools
 import random
 from typing import Any
 
+import aiohttp
+import msgspec
+import pytest
+from aiohttp import web
 from loop_objects import agent_status
 
 from contract.agent import AgentStatus, Intent, IntentAnswer, IntentStatus
 from contract.errors import ProtocolViolation, Unreachable
+from controllers.allocation.agent_calls import SessionAgent
 from controllers.allocation.agents import Agents
 from controllers.allocation.sightings import Answered, Garbled, Silent
 from controllers.runtime.clock import FakeClock
@@ -117,3 +122,43 @@ async def test_the_number_of_clients_is_bounded(monkeypatch: Any) -> None:
     for number in range(4):
         await agents.look(f"u{number}", f"http://{number}")
     assert [agent.closed for agent in made] == [True, True, False, False]
+
+
+async def test_the_session_reads_answers_within_bounds_and_calls_everything_else_by_its_name(
+    monkeypatch: Any, unused_tcp_port: int
+) -> None:
+    monkeypatch.setattr("controllers.allocation.agent_calls.MAX_ANSWER_BYTES", 4096)
+    bodies = {
+        "good": (200, msgspec.json.encode(agent_status())),
+        "refused": (403, msgspec.json.encode(IntentAnswer(status=IntentStatus.FORGED, uid="u", generation=1))),
+        "broken": (200, b'{"agentStartId": 1e999'),
+        "nan": (200, msgspec.json.encode(agent_status()).replace(b"41.7", b"NaN")),
+        "large": (200, b"x" * 8192),
+        "angry": (500, b"no"),
+        "moved": (302, b""),
+    }
+
+    async def answer(request: web.Request) -> web.Response:
+        status, body = bodies[request.match_info["which"]]
+        return web.Response(status=status, body=body)
+
+    app = web.Application()
+    app.router.add_route("*", "/{which}/agent/v1/{call}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", unused_tcp_port).start()
+    try:
+        async with aiohttp.ClientSession() as session:
+
+            def at(which: str, port: int = unused_tcp_port) -> SessionAgent:
+                return SessionAgent(session, f"http://127.0.0.1:{port}/{which}")
+
+            assert await at("good").status() == agent_status()
+            assert (await at("refused").put_intent(INTENT)).status is IntentStatus.FORGED
+            for which in ("broken", "nan", "large", "angry", "moved"):
+                with pytest.raises(ProtocolViolation):
+                    await at(which).status()
+            with pytest.raises(Unreachable):
+                await at("good", port=1).status()
+    finally:
+        await runner.cleanup()
