@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-QUICK_SECONDS = 30.0
+QUICK_SECONDS = 45.0
 
 
 def demo(
@@ -15,7 +15,7 @@ def demo(
     ] = 120,
     out: Annotated[Path, typer.Option(help="Folder of summary.json, the plot and the logs.")] = Path("out/demo"),
     quick: Annotated[
-        bool, typer.Option("--quick", help="30 measured seconds: shows that it works, not what it is worth.")
+        bool, typer.Option("--quick", help="45 measured seconds: shows that it works, not what it is worth.")
     ] = False,
     traces: Annotated[Path | None, typer.Option(help="Folder of the traces; default: those of the checkout.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of what the traces leave open.")] = 1,

@@ -208,13 +208,13 @@ def _ask_for_priority() -> None:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 
 
-async def play(workload: Workload, pools: list[PoolUnderLoad], progress_file: Path) -> float:
-    """Send every request to every pool when it is due; return the Unix time of trace time 0."""
+async def play(workload: Workload, pools: list[PoolUnderLoad], progress_file: Path, *, lead_s: float = LEAD_S) -> float:
+    """Send every request to every pool when it is due, from `lead_s` on; return the Unix time of trace time 0."""
     gc.collect()
     gc.freeze()
     gc.disable()
-    start_s = time.monotonic() + LEAD_S
-    started_unix_s = time.time() + LEAD_S
+    start_s = time.monotonic() + lead_s
+    started_unix_s = time.time() + lead_s
     for pool in pools:
         pool.start_s = start_s
     tasks: set[asyncio.Task[None]] = set()

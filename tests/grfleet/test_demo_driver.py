@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 from aiohttp import web
 
@@ -17,12 +18,12 @@ from simulator.replay import even_slots, replay
 from simulator.workloads import TraceFiles, Workload, demo_core, demo_workload
 
 TRACES = TraceFiles.under(Path(__file__).resolve().parents[2] / "traces")
-REQUESTS = 120
+REQUESTS = 60
 
 
 @pytest.fixture(scope="module")
 def workload() -> Workload:
-    """The first second and a half of the demonstration."""
+    """The first second of the demonstration."""
     whole = demo_workload(TRACES)
     return Workload(requests=whole.requests[:REQUESTS], phases=whole.phases)
 
@@ -56,7 +57,7 @@ def pool_of(addresses: Sequence[str]) -> PoolUnderLoad:
 
 async def played(workload: Workload, pool: PoolUnderLoad, folder: Path) -> list[Served]:
     try:
-        await play(workload, [pool], folder / "progress.json")
+        await play(workload, [pool], folder / "progress.json", lead_s=0.05)
     finally:
         for session in pool.sessions.values():
             await session.aclose()
@@ -94,8 +95,6 @@ async def test_requests_that_nobody_answers_are_recorded_as_failed(workload: Wor
 
 
 async def test_progress_is_told_while_it_runs(workload: Workload, tmp_path: Path) -> None:
-    import msgspec
-
     async with engines(tmp_path, 1) as addresses:
         await played(workload, pool_of(addresses), tmp_path)
 
