@@ -248,8 +248,12 @@ def _say_what_to_try(plane: ControlPlane, console: Console) -> None:
 def interrupt(number: int, frame: FrameType | None) -> None:
     """End in order on SIGTERM exactly as on Ctrl-C; more of them do not disturb the taking down."""
     for other in _SIGNALS:
-        signal.signal(other, signal.SIG_IGN)
+        signal.signal(other, _ignore)
     raise KeyboardInterrupt
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """A handler of our own: with SIG_IGN the interpreter complains about a signal that is already on its way."""
 
 
 def trap_signals() -> None:
