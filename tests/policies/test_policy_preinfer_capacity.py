@@ -1,0 +1,418 @@
+"""Slots first, instances second, from live counters; budgets hold, doubt holds, and a pool settles where its targets want it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies.allocation.measurement import Fresh, Measurement, Missing, NotANumber, Stale
+from policies.preinference.capacity import CapacityHistory, CapacityPlan, Outcome, SlotLimit, plan_capacity
+from policies.preinference.erlang import fewest_slots, refused_share
+from policies.preinference.observed import CounterSample, InstanceLoad, Rates, offered_slots, ranking_usage, rates_between
+from policies.preinference.rules import CapacityRules, PoolLoad
+from policies.scaling.types import AbleToScale, Bounds, Doubt, ScalingLimited
+
+MIB = 1 << 20
+RULES = CapacityRules(
+    slots=Bounds(minimum=1, maximum=8),
+    replicas=Bounds(minimum=1, maximum=20),
+    scale_replicas=True,
+    hit_before_rank_percent=95.0,
+    utilization_percent=70.0,
+    max_inflight=1000,
+    prefix_budget_bytes=8192 * MIB,
+    largest_prefix_bytes=128 * MIB,
+    p99_goal_ms=50.0,
+)
+QUIET = 0.5  # P99 over its goal at one slot of load and half the pool
+
+
+def instance(
+    name: str = "a",
+    *,
+    offered: float = 1.0,
+    slots: int = 4,
+    p99_ms: float = 40.0,
+    compute_s: float = 0.05,
+    live_each: float = 64.0 * MIB,
+    late_share: float = 0.0,
+    wasted_share: float = 0.0,
+    **more: Any,
+) -> InstanceLoad:
+    """An instance that behaves as the loss formula says."""
+    refused = refused_share(offered, slots=slots)
+    arrivals = offered / compute_s
+    accepted = arrivals * (1.0 - refused)
+    settled = accepted * (1.0 - wasted_share)
+    busy = offered * (1.0 - refused)
+    load = InstanceLoad(
+        name=name,
+        ready=True,
+        rates=Rates(
+            requests=Fresh(value=100.0),
+            accepted=Fresh(value=accepted),
+            rejected=Fresh(value=arrivals * refused),
+            used=Fresh(value=settled * (1.0 - late_share)),
+            late=Fresh(value=settled * late_share),
+            wasted=Fresh(value=accepted * wasted_share),
+        ),
+        busy_slots=Fresh(value=busy),
+        live_prefix_bytes=Fresh(value=busy * live_each),
+        queue=Fresh(value=0.0),
+        p99_ms=Fresh(value=p99_ms),
+    )
+    return msgspec.structs.replace(load, **more)
+
+
+def pool(
+    *instances: InstanceLoad, slots: int | None = 4, replicas: int | None = None, memory: int | None = 1024 * MIB
+) -> PoolLoad:
+    return PoolLoad(
+        replicas=len(instances) if replicas is None else replicas, slots=slots, prefix_bytes=memory, instances=instances
+    )
+
+
+def plan(load: PoolLoad, *, history: CapacityHistory | None = None, now_s: float = 10_000.0, **rules: Any) -> CapacityPlan:
+    return plan_capacity(load, rules=msgspec.structs.replace(RULES, **rules), history=history or CapacityHistory(), now_s=now_s)
+
+
+# Arithmetic
+
+
+@pytest.mark.parametrize(
+    ("offered", "slots", "share"),
+    [(0.0, 3, 0.0), (1.0, 1, 0.5), (1.0, 2, 0.2), (2.0, 2, 0.4), (10.0, 10, 0.21458), (0.5, 0, 1.0)],
+)
+def test_the_refused_share_is_erlang_b(offered: float, slots: int, share: float) -> None:
+    assert refused_share(offered, slots=slots) == pytest.approx(share, abs=1e-5)
+
+
+@given(st.lists(st.floats(0.0, 30.0), min_size=1, max_size=6), st.floats(0.0, 100.0))
+def test_the_fewest_slots_suffice_and_one_less_does_not(offered: list[float], percent: float) -> None:
+    slots = fewest_slots(offered, refused_percent=percent, most=200)
+
+    def refused(count: int) -> float:
+        return sum(a * refused_share(a, slots=count) for a in offered)
+
+    allowed = sum(offered) * percent / 100.0
+    assert refused(slots) <= allowed + 1e-9
+    assert slots <= 1 or refused(slots - 1) > allowed - 1e-9
+
+
+def test_rates_do_not_cross_a_restart() -> None:
+    before = CounterSample(start_id="s1", at_ms=0.0, requests=10, accepted=5, rejected=0, used=4, wasted=0, late=1)
+    after = msgspec.structs.replace(before, at_ms=10_000.0, requests=110, accepted=25)
+    rates = rates_between(before, after, age_ms=1.0, stale_after_ms=100.0)
+    assert rates.requests == Fresh(value=10.0, age_ms=1.0)
+    assert rates.accepted == Fresh(value=2.0, age_ms=1.0)
+    assert rates.late == Fresh(value=0.0, age_ms=1.0)
+    assert rates_between(before, after, age_ms=101.0, stale_after_ms=100.0).used == Stale(age_ms=101.0)
+    for broken in ({"start_id": "s2"}, {"at_ms": 0.0}, {"used": 3}):
+        other = msgspec.structs.replace(after, **broken)
+        assert rates_between(before, other, age_ms=1.0, stale_after_ms=100.0) == Rates()
+
+
+def test_what_was_refused_counts_as_load() -> None:
+    assert offered_slots(instance(offered=6.0, slots=4), slots=4) == Fresh(value=pytest.approx(6.0))
+    refused_all = instance(busy_slots=Fresh(value=0.0), rates=Rates(accepted=Fresh(value=0.0), rejected=Fresh(value=9.0)))
+    assert offered_slots(refused_all, slots=4) == Fresh(value=5.0)
+    assert offered_slots(instance(busy_slots=NotANumber()), slots=4) == NotANumber()
+
+
+def test_an_instance_without_requests_is_idle_and_one_without_a_latency_is_unknown() -> None:
+    silent = instance(p99_ms=0.0, rates=Rates(requests=Fresh(value=0.0)))
+    assert ranking_usage(msgspec.structs.replace(silent, p99_ms=Missing()), goal_ms=50.0) == Fresh(value=0.0)
+    assert ranking_usage(instance(p99_ms=0.0, rates=Rates()), goal_ms=50.0) == Fresh(value=0.0)
+    assert ranking_usage(msgspec.structs.replace(instance(), p99_ms=Missing()), goal_ms=50.0) == Missing()
+    assert ranking_usage(instance(p99_ms=5000.0), goal_ms=50.0) == Fresh(value=2.0)
+
+
+# Slots first
+
+
+def test_more_load_gets_more_slots_before_it_gets_instances() -> None:
+    decided = plan(pool(instance("a", offered=3.2), instance("b", offered=3.2)))
+    assert decided.slots == 7  # 5 to be 70 percent busy, 7 to refuse no more than 5 percent
+    assert decided.replicas == 2
+    assert decided.outcome is Outcome.SCALING_UP
+
+
+def test_load_beyond_the_slots_of_an_instance_gets_instances() -> None:
+    decided = plan(pool(instance("a", offered=12.0, slots=8), instance("b", offered=12.0, slots=8), slots=8))
+    assert decided.slots == 8
+    assert decided.replicas > 3
+    assert decided.slot_limit is SlotLimit.RANGE
+    assert decided.outcome is Outcome.SCALING_UP
+
+
+def test_when_somebody_else_scales_only_slots_move() -> None:
+    load = pool(instance("a", offered=12.0, slots=8), slots=8)
+    decided = plan(load, scale_replicas=False)
+    assert decided.replicas == 1
+    assert decided.replica_decision is None
+    assert decided.outcome is Outcome.LIMIT_REACHED
+
+
+def test_instances_on_their_way_are_not_asked_for_again() -> None:
+    starting = [InstanceLoad(name=f"s{k}", ready=False) for k in range(2)]
+    ready = [instance("a", offered=8.0, slots=8), instance("b", offered=8.0, slots=8)]
+    assert plan(pool(*ready, slots=8)).replicas == 4
+    assert plan(pool(*ready, *starting, slots=8, replicas=4)).replicas == 4
+    assert plan(pool(*ready, slots=8, replicas=4)).replicas == 4  # their pods do not exist yet
+
+
+def test_an_uneven_pool_gets_slots_for_its_busy_instances() -> None:
+    even = plan(pool(*[instance(n, offered=1.0, slots=3) for n in "abcd"], slots=3)).slots
+    uneven = plan(pool(instance("a", offered=4.0, slots=3), *[instance(n, offered=0.0, slots=3) for n in "bcd"], slots=3)).slots
+    assert uneven > even
+
+
+# Shared budgets
+
+
+def test_the_pools_limit_holds_exactly_and_is_shared_out() -> None:
+    load = pool(*[instance(n, offered=6.0, slots=8) for n in "abc"], slots=8)
+    decided = plan(load, max_inflight=10)
+    assert [decided.slots_of(k, instances=3) for k in range(3)] == [4, 3, 3]
+    assert decided.total_slots == 10
+    assert decided.slot_limit is SlotLimit.MAX_INFLIGHT
+    assert decided.replicas == 3, "more instances may not compute more at once"
+
+
+def test_slots_do_not_grow_beyond_the_memory_that_feeds_them() -> None:
+    load = pool(instance("a", offered=3.8, live_each=2048.0 * MIB), instance("b", offered=3.8, live_each=2048.0 * MIB))
+    decided = plan(load)
+    assert (decided.slots, decided.slot_limit) == (4, SlotLimit.MEMORY)
+    assert decided.replicas > 2, "memory of more instances feeds more slots"
+    assert plan(load, prefix_budget_bytes=65536 * MIB).slots > 4
+
+
+def test_without_a_budget_there_is_no_pre_inference() -> None:
+    decided = plan(pool(instance("a"), slots=4), prefix_budget_bytes=0)
+    assert (decided.slots, decided.prefix_bytes, decided.slot_limit) == (0, 0, SlotLimit.NO_BUDGET)
+
+
+def test_memory_starts_with_the_longest_prefix_in_every_slot_and_moves_in_eighths() -> None:
+    first = plan(pool(instance("a", offered=1.0, slots=1), slots=None, memory=None))
+    assert first.prefix_bytes == 1024 * MIB
+    filled = plan(pool(instance("a", offered=3.0, live_each=600.0 * MIB)))
+    assert filled.prefix_bytes % (1024 * MIB) == 0
+    assert filled.prefix_bytes >= filled.slots * 600 * MIB
+
+
+def test_memory_is_not_taken_from_prefixes_that_live() -> None:
+    full = instance("a", offered=0.1, live_prefix_bytes=Fresh(value=5000.0 * MIB))
+    history = CapacityHistory()
+    load = pool(full, memory=8192 * MIB)
+    for tick in range(40):
+        decided = plan(load, history=history, now_s=15.0 * tick)
+        history = decided.history
+        assert decided.prefix_bytes >= 5000 * MIB
+        load = msgspec.structs.replace(load, prefix_bytes=decided.prefix_bytes)
+    assert load.prefix_bytes == 5120 * MIB
+
+
+# What slots cannot cure
+
+
+def test_late_prefixes_ask_for_instances_and_not_for_slots() -> None:
+    decided = plan(pool(*[instance(n, offered=3.8, late_share=0.3) for n in "ab"]))
+    assert (decided.slots, decided.slot_limit) == (4, SlotLimit.LATE)
+    assert decided.replicas == 3
+    assert decided.shares.hit_percent == Fresh(value=pytest.approx(70.0))
+
+
+def test_a_little_lateness_may_be_chance() -> None:
+    rare = Rates(
+        requests=Fresh(value=100.0),
+        accepted=Fresh(value=0.05),
+        rejected=Fresh(value=0.0),
+        used=Fresh(value=0.0333),
+        late=Fresh(value=0.0167),  # one of three in the minute
+        wasted=Fresh(value=0.0),
+    )
+    decided = plan(pool(instance("a", rates=rare, busy_slots=Fresh(value=0.1))))
+    assert not decided.shares.too_late
+    assert decided.replicas == 1
+
+
+def test_wasted_prefixes_stop_slots_from_growing() -> None:
+    decided = plan(pool(instance("a", offered=3.8, wasted_share=0.8)))
+    assert (decided.slots, decided.slot_limit) == (4, SlotLimit.WASTED)
+
+
+@pytest.mark.parametrize("behind", [{"p99_ms": Fresh(value=70.0)}, {"queue": Fresh(value=6.0)}])
+def test_slots_do_not_grow_while_ranking_is_behind(behind: dict[str, Measurement]) -> None:
+    decided = plan(pool(msgspec.structs.replace(instance("a", offered=3.8), **behind)))
+    assert (decided.slots, decided.slot_limit) == (4, SlotLimit.RANKING)
+
+
+def test_ranking_above_its_goal_asks_for_instances() -> None:
+    assert plan(pool(*[instance(n, p99_ms=75.0) for n in "abcd"])).replicas == 6
+    assert plan(pool(instance("a", p99_ms=40_000.0), *[instance(n) for n in "bcdefghij"])).replicas == 10, "one sick instance"
+
+
+# Down
+
+
+def settle(load: PoolLoad, ticks: int, *, start_s: float = 0.0, **rules: Any) -> list[CapacityPlan]:
+    """The same measurements again and again, no plan carried out."""
+    history, out = CapacityHistory.starting_at(load, RULES, now_s=start_s), []
+    for tick in range(ticks):
+        out.append(plan(load, history=history, now_s=start_s + 15.0 * (tick + 1), **rules))
+        history = out[-1].history
+    return out
+
+
+def test_capacity_shrinks_only_after_the_window_and_only_one_instance_at_a_time() -> None:
+    plans = settle(pool(*[instance(n, offered=0.3, p99_ms=10.0) for n in "abcdef"]), 21)
+    assert {p.replicas for p in plans[:19]} == {6}
+    assert plans[10].outcome is Outcome.STABILIZING
+    assert plans[10].replica_decision is not None
+    assert plans[10].replica_decision.able is AbleToScale.SCALE_DOWN_STABILIZED
+    assert plans[-1].replicas == 5
+
+
+def test_instances_stay_while_ranking_needs_them() -> None:
+    assert settle(pool(*[instance(n, offered=0.1, p99_ms=41.0) for n in "abc"]), 30)[-1].replicas == 3
+
+
+def test_a_pool_without_any_traffic_shrinks_to_its_minimum() -> None:
+    idle = {"rates": Rates(**{name: Fresh(value=0.0) for name in Rates.__struct_fields__}), "p99_ms": Missing()}
+    gone = [instance(n, offered=0.0, **idle) for n in "abc"]
+    decided = settle(pool(*gone), 30)[-1]
+    assert (decided.replicas, decided.slots, decided.doubt) == (2, 1, None)
+
+
+def test_load_of_instances_that_leave_is_counted_for_those_that_stay() -> None:
+    load = pool(*[instance(n, offered=0.8, slots=8, p99_ms=5.0) for n in "abcde"], slots=8)
+    shrunk = next(p for p in settle(load, 30) if p.replicas < 5)
+    alone = settle(load, 30, scale_replicas=False)[-1]
+    assert shrunk.slots >= alone.slots
+
+
+# Doubt
+
+DOUBTFUL: list[Measurement] = [Missing(), NotANumber(), Stale(age_ms=90_000.0)]
+FIELDS = ["busy_slots", "live_prefix_bytes", "queue", "p99_ms"]
+
+
+@pytest.mark.parametrize("value", DOUBTFUL)
+@pytest.mark.parametrize("field", FIELDS)
+def test_any_doubt_about_one_instance_keeps_the_pool_from_shrinking(field: str, value: Measurement) -> None:
+    fields = {"offered": 0.0, "p99_ms": 1.0}
+    doubtful = msgspec.structs.replace(instance("c", **fields), **{field: value})
+    load = pool(instance("a", **fields), instance("b", **fields), doubtful, memory=8192 * MIB)
+    last = settle(load, 40)[-1]
+    if field != "queue":
+        assert last.replicas == 3
+        assert last.outcome in (Outcome.HOLDING_STALE, Outcome.SCALING_DOWN)
+    if field in ("busy_slots", "live_prefix_bytes"):
+        assert last.prefix_bytes == 8192 * MIB
+    if field == "busy_slots":
+        assert last.slots == 4
+        assert last.doubt is not None
+
+
+def test_slots_do_not_grow_into_memory_or_a_queue_that_nobody_sees() -> None:
+    for field in ("live_prefix_bytes", "queue", "p99_ms"):
+        decided = plan(pool(msgspec.structs.replace(instance("a", offered=3.8), **{field: Missing()})))
+        assert (decided.slots, decided.slot_limit) == (4, SlotLimit.DOUBT)
+        assert decided.outcome is Outcome.HOLDING_STALE
+
+
+def test_a_silent_source_holds_everything_and_says_so() -> None:
+    blind = [InstanceLoad(name=n, ready=True) for n in "abc"]
+    last = settle(pool(*blind, slots=3, memory=2048 * MIB), 100)[-1]
+    assert (last.replicas, last.slots, last.prefix_bytes) == (3, 3, 2048 * MIB)
+    assert (last.outcome, last.doubt) == (Outcome.HOLDING_STALE, Doubt.MISSING)
+
+
+# Properties
+
+value = st.one_of(st.builds(lambda v: Fresh(value=v), st.floats(0.0, 1e5)), st.sampled_from(DOUBTFUL))
+rates = st.builds(Rates, requests=value, accepted=value, rejected=value, used=value, late=value, wasted=value)
+instances = st.lists(
+    st.builds(
+        InstanceLoad,
+        name=st.just("x"),
+        ready=st.booleans(),
+        rates=rates,
+        busy_slots=value,
+        live_prefix_bytes=st.one_of(st.builds(lambda v: Fresh(value=v), st.floats(0.0, 1e11)), st.sampled_from(DOUBTFUL)),
+        queue=value,
+        p99_ms=value,
+    ),
+    max_size=6,
+)
+pools = st.builds(
+    lambda xs, replicas, slots, memory: pool(*xs, replicas=replicas, slots=slots, memory=memory),
+    instances,
+    st.integers(1, 20),
+    st.one_of(st.none(), st.integers(0, 8)),
+    st.one_of(st.none(), st.integers(0, 8192 * MIB)),
+)
+
+
+@settings(max_examples=150)
+@given(pools, st.integers(0, 40), st.booleans())
+def test_no_measurement_breaks_a_budget_or_a_bound(load: PoolLoad, max_inflight: int, ours: bool) -> None:
+    decided = plan(load, max_inflight=max_inflight, scale_replicas=ours)
+    shares = [decided.slots_of(k, instances=len(load.instances)) for k in range(len(load.instances))]
+    assert sum(shares) <= max_inflight
+    assert all(0 <= share <= RULES.slots.maximum for share in shares)
+    assert 0 <= decided.prefix_bytes <= RULES.prefix_budget_bytes
+    assert RULES.replicas.minimum <= decided.replicas <= RULES.replicas.maximum
+    if not ours:
+        assert decided.replicas == load.replicas
+
+
+@settings(max_examples=100)
+@given(pools, st.sampled_from(FIELDS[:2]), st.sampled_from(DOUBTFUL))
+def test_doubt_about_the_load_never_shrinks_anything(load: PoolLoad, field: str, doubt: Measurement) -> None:
+    blind = msgspec.structs.replace(instance("z"), **{field: doubt})
+    load = msgspec.structs.replace(load, instances=(*load.instances, blind), replicas=max(load.replicas, len(load.instances) + 1))
+    decided = plan(load)
+    if load.replicas <= RULES.replicas.maximum:
+        assert decided.replicas >= load.replicas
+    if field == "busy_slots":
+        assert decided.slots >= min(load.slots or 0, RULES.slots.maximum)
+
+
+# A pool in a closed loop: the loss formula answers each plan; instances need a minute to start
+
+
+@pytest.mark.parametrize("offered", [0.5, 3.0, 12.0, 40.0])
+def test_a_pool_settles_where_its_targets_hold_and_stays_there(offered: float) -> None:
+    replicas, slots, memory = 2, 1, 1024 * MIB
+    born = dict.fromkeys(range(20), -1e9)
+    load = pool()
+    history: CapacityHistory | None = None
+    plans: list[CapacityPlan] = []
+    for tick in range(160):
+        now_s = 15.0 * tick
+        ready = [k for k in range(replicas) if now_s - born[k] >= 60.0]
+        fleet = [
+            instance(str(k), offered=offered / len(ready), slots=slots, p99_ms=50.0 * min(2.0, QUIET * 2.0 / len(ready)))
+            if k in ready
+            else InstanceLoad(name=str(k), ready=False)
+            for k in range(replicas)
+        ]
+        load = pool(*fleet, slots=slots, replicas=replicas, memory=memory)
+        history = history or CapacityHistory.starting_at(load, RULES, now_s=now_s)
+        decided = plan(load, history=history, now_s=now_s)
+        changed = decided.history.replicas.changed(before=replicas, after=decided.replicas, now_s=now_s, behavior=RULES.behavior)
+        history = msgspec.structs.replace(decided.history, replicas=changed)
+        for k in range(replicas, decided.replicas):
+            born[k] = now_s
+        replicas, slots, memory = decided.replicas, decided.slots, decided.prefix_bytes
+        plans.append(decided)
+    end = plans[-60:]
+    assert len({(p.replicas, p.slots, p.prefix_bytes) for p in end}) == 1, "it stays"
+    assert refused_share(offered / replicas, slots=slots) <= 0.05
+    assert end[-1].outcome in (Outcome.AT_TARGET, Outcome.STABILIZING)
+    assert end[-1].slot_decision.limited is ScalingLimited.DESIRED_WITHIN_RANGE
