@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testbed import go_build, release
-from testbed.versions import MINIMUM_GO, PROGRAMS, Program
+from testbed.versions import DEFAULT_PROGRAMS, MINIMUM_GO, PROGRAMS, Program
 
 ASSET_VARIABLES = ("GRFLEET_TESTBED_ASSETS", "KUBEBUILDER_ASSETS")
 Progress = Callable[[str], None]
@@ -47,14 +47,14 @@ def cached_path(program: Program) -> Path:
     return cache_directory() / program.module.cache_name / program.name
 
 
-def find_binaries(names: Sequence[str] = tuple(PROGRAMS)) -> Binaries:
+def find_binaries(names: Sequence[str] = DEFAULT_PROGRAMS) -> Binaries:
     """The programs that are already on this machine; names that are not are left out."""
     found = {name: hit for name in names if (hit := _find(PROGRAMS[name])) is not None}
     return Binaries({n: hit[0] for n, hit in found.items()}, {n: hit[1] for n, hit in found.items()})
 
 
 def ensure_binaries(
-    names: Sequence[str] = tuple(PROGRAMS),
+    names: Sequence[str] = DEFAULT_PROGRAMS,
     *,
     progress: Progress | None = None,
     downloader: release.Downloader | None = None,
@@ -78,7 +78,7 @@ def ensure_binaries(
         return found
     say = progress or (lambda line: None)
     origins = dict(found.origins)
-    with _lock(say), contextlib.closing(downloader or release.Downloader()) as releases:
+    with cache_lock(say), contextlib.closing(downloader or release.Downloader()) as releases:
         for name in names:
             if _find(PROGRAMS[name]) is None:  # looked at again: another caller may have made it meanwhile
                 origins[name] = _make(PROGRAMS[name], releases, say)
@@ -142,7 +142,7 @@ def _what_to_do(program: Program, no_release: Exception, no_build: Exception) ->
 
 
 @contextlib.contextmanager
-def _lock(say: Progress) -> Iterator[None]:
+def cache_lock(say: Progress) -> Iterator[None]:
     """Hold the cache's lock; the kernel gives it back when the holder dies."""
     path = cache_directory() / ".lock"
     path.parent.mkdir(parents=True, exist_ok=True)

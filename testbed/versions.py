@@ -68,6 +68,12 @@ PROGRAMS: dict[str, Program] = {
         Program("kube-controller-manager", KUBERNETES, "k8s.io/kubernetes/cmd/kube-controller-manager"),
         Program("kubectl", KUBERNETES, "k8s.io/kubernetes/cmd/kubectl"),
         Program("helm", HELM, "helm.sh/helm/v3/cmd/helm"),
+        Program("kube-scheduler", KUBERNETES, "k8s.io/kubernetes/cmd/kube-scheduler"),
+        Program("kubelet", KUBERNETES, "k8s.io/kubernetes/cmd/kubelet"),
+        Program("kube-proxy", KUBERNETES, "k8s.io/kubernetes/cmd/kube-proxy"),
     )
 }
 CONTROL_PLANE_PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl")
+# Only a real node needs these, and a real node needs root, so they are made on demand and never by default.
+NODE_PROGRAMS = ("kube-scheduler", "kubelet", "kube-proxy")
+DEFAULT_PROGRAMS = tuple(name for name in PROGRAMS if name not in NODE_PROGRAMS)

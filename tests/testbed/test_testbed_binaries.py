@@ -324,7 +324,7 @@ def test_two_processes_never_build_the_same_program_twice(go: Path, empty_machin
 
 def test_who_waits_for_another_build_is_told_so(go: Path) -> None:
     lines: list[str] = []
-    with binaries._lock(lines.append):
+    with binaries.cache_lock(lines.append):
         waiting = threading.Thread(target=lambda: ensure_binaries(["etcd"], progress=lines.append, downloader=downloader()))
         waiting.start()
         while not lines:

@@ -1,0 +1,71 @@
+"""grfleet's own images: operator, agent and reference engine, three names over the same three layers.
+
+Interpreter and packages change with the lock file only, so the usual rebuild after an edit packs the checkout alone.
+The layout mirrors operator/Dockerfile: same user, same entry, read-only root.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from testbed.images.archive import Image, Layer, write_archive
+from testbed.images.layers import PACKAGES_FOLDER, PYTHON_HOME, interpreter_layer, packages_layer, tree_layer
+
+_CHECKOUT = Path(__file__).resolve().parent.parent.parent
+_APPLICATION = "/opt/grfleet/app"
+_SCRIPTS = "/opt/grfleet/bin"
+# Image name to the command it runs; every image holds all of them.
+COMMANDS = {"operator": "grfleet-operator", "agent": "grfleet-agent", "reference-engine": "grfleet-reference-engine"}
+
+
+@dataclass(frozen=True)
+class ProductImages:
+    """The archive that holds all images, and the full reference of each by its short name."""
+
+    archive: Path
+    references: Mapping[str, str]
+    tag: str
+
+    def __getitem__(self, name: str) -> str:
+        return self.references[name]
+
+
+def build(directory: Path) -> ProductImages:
+    """Write the images of this checkout into `directory`; the tag is their content, so a changed one is a new image."""
+    layers = [interpreter_layer(), packages_layer("grfleet"), _application_layer()]
+    tag = hashlib.sha256("".join(layer.digest for layer in layers).encode()).hexdigest()[:12]
+    references = {name: f"grfleet/{name}:{tag}" for name in COMMANDS}
+    environment = {
+        "PATH": f"{_SCRIPTS}:{PYTHON_HOME}/bin:/usr/bin:/bin",
+        "PYTHONPATH": f"{_APPLICATION}:{PACKAGES_FOLDER}",
+        "PYTHONSAFEPATH": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+    images = [
+        Image(f"docker.io/{references[name]}", layers, entrypoint=[f"{_SCRIPTS}/{command}"], environment=environment)
+        for name, command in COMMANDS.items()
+    ]
+    archive = directory / f"grfleet-{tag}.tar"
+    if not archive.exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        write_archive(archive, images)
+    return ProductImages(archive, references, tag)
+
+
+def _application_layer() -> Layer:
+    project = tomllib.loads((_CHECKOUT / "pyproject.toml").read_text())
+    packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    scripts = {
+        f"{_SCRIPTS}/{name}": (
+            f"#!{PYTHON_HOME}/bin/python3\nimport sys\n\nfrom {entry.split(':')[0]} import {entry.split(':')[1]}\n\n"
+            f"sys.exit({entry.split(':')[1]}())\n"
+        )
+        for name, entry in project["project"]["scripts"].items()
+    }
+    sources = {f"{_APPLICATION}/{name}": _CHECKOUT / name for name in packages}
+    return tree_layer("application", sources, scripts, compile_below=_APPLICATION)
