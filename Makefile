@@ -27,7 +27,7 @@ demo: $(STAMP)  ## a real API server, operator, 8 agents, 8 engines, a real trac
 
 test: $(STAMP)  ## all tests, on a real Kubernetes control plane
 	@$(BIN)/grfleet testbed build
-	@$(BIN)/pytest -n 2 $(TEST_ARGS)
+	@$(BIN)/pytest -n 2 --dist loadgroup $(TEST_ARGS)
 
 lint: $(STAMP)  ## ruff format, ruff lint, mypy strict
 	@$(BIN)/ruff format --check .
