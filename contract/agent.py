@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from contract.engine import Bytes, Count, Name, Wire
+from contract.engine import Bytes, Count, Milliseconds, Name, PreInferCounters, Wire
 
 VERSION = "v1"
 PREFIX = "/agent/v1"
@@ -112,6 +112,17 @@ class EngineReport(Wire, frozen=True, kw_only=True):
     reason: Annotated[str, Meta(max_length=1024)] = ""
 
 
+class ServingReport(Wire, frozen=True, kw_only=True):
+    """Counters and gauges of the engine process `engine.startId` at `clockMs` of its clock, as capacity decisions need them."""
+
+    clock_ms: Milliseconds
+    requests: Count
+    queue: Count
+    in_flight: Count
+    live_prefix_bytes: Bytes
+    pre_infer: PreInferCounters
+
+
 class AgentStatus(Wire, frozen=True, kw_only=True):
     """Answer of GET /status. Hit ratios and shares are per cent of the last reporting window, None when nothing was asked."""
 
@@ -130,6 +141,7 @@ class AgentStatus(Wire, frozen=True, kw_only=True):
     p99_ms: float | None = None
     slo_percent: float | None = None
     requests_per_second: float | None = None
+    serving: ServingReport | None = None
 
 
 class DecisionRecord(Wire, frozen=True, kw_only=True):

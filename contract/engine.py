@@ -100,11 +100,18 @@ class Evictions(Wire, frozen=True, kw_only=True):
 
 
 class PreInferCounters(Wire, frozen=True, kw_only=True):
+    """Prefixes admitted and refused, and what became of them: ready in time, evicted unused, or late for their ranking request.
+
+    `slotMs` is the time that all slots together were busy, so that its growth over that of the clock is the mean number of busy
+    slots; None where the engine does not count it.
+    """
+
     accepted: Count = 0
     rejected: Count = 0
     used: Count = 0
     wasted: Count = 0
     late: Count = 0
+    slot_ms: Milliseconds | None = None
 
 
 class WorkMs(Wire, frozen=True, kw_only=True):

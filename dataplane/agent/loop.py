@@ -154,6 +154,7 @@ class Agent:
             self._window.add(reading.now)
         self._read_at_ms = now_ms
         self._known.describe, self._known.split = reading.describe, reading.now.split
+        self._known.serving = report.serving_of(reading.now)
         self._known.start_id, self._known.epoch = reading.now.start_id, reading.now.epoch
         self._known.reachable, self._known.trouble = True, ""
         return reading

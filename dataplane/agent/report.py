@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from contract.agent import AgentStatus, DecisionRecord, Enforcement, EngineReport, SplitReport, Strategy
-from contract.engine import Describe, SplitState
+from contract.agent import AgentStatus, DecisionRecord, Enforcement, EngineReport, ServingReport, SplitReport, Strategy
+from contract.engine import Describe, Observe, SplitState
 from dataplane.agent.drive import Driven
 from dataplane.agent.intent import AcceptedIntent
 from dataplane.agent.metrics import AgentMetrics
@@ -32,6 +32,7 @@ class Known:
 
     describe: Describe | None = None
     split: SplitState | None = None
+    serving: ServingReport | None = None
     start_id: str = ""
     epoch: int = 0
     reachable: bool = False
@@ -137,6 +138,19 @@ def status(known: Known, figures: Report | None, held: AcceptedIntent | None, *,
         p99_ms=shown.p99_ms,
         slo_percent=shown.slo_percent,
         requests_per_second=shown.requests_per_second,
+        serving=known.serving if figures is not None and known.reachable else None,
+    )
+
+
+def serving_of(now: Observe) -> ServingReport:
+    """Return what capacity decisions need of one trusted observation."""
+    return ServingReport(
+        clock_ms=now.clock_ms,
+        requests=now.counters.requests,
+        queue=now.gauges.queue,
+        in_flight=now.gauges.in_flight,
+        live_prefix_bytes=now.gauges.live_prefix_bytes,
+        pre_infer=now.counters.pre_infer,
     )
 
 

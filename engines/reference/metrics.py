@@ -45,11 +45,16 @@ class _Snapshot(Collector):
             ("gr_kv_miss_ms", "Model milliseconds spent recomputing tokens that were not cached.", counters.work_ms.kv_miss),
             ("gr_pre_infer_accepted", "Prefixes admitted.", counters.pre_infer.accepted),
             ("gr_pre_infer_rejected", "Prefixes refused.", counters.pre_infer.rejected),
+            ("gr_pre_infer_used", "Prefixes that were ready for their ranking request.", counters.pre_infer.used),
+            ("gr_pre_infer_late", "Prefixes that were not ready for their ranking request.", counters.pre_infer.late),
+            ("gr_pre_infer_wasted", "Prefixes evicted before a ranking request.", counters.pre_infer.wasted),
+            ("gr_pre_infer_slot_ms", "Model milliseconds that slots were busy.", counters.pre_infer.slot_ms or 0.0),
         ):
             yield CounterMetricFamily(name, text, value=count)
         for name, text, value in (
             ("gr_queue", "Requests waiting.", self._seen.gauges.queue),
             ("gr_in_flight", "Requests waiting or in service.", self._seen.gauges.in_flight),
+            ("gr_live_prefix_bytes", "Bytes of prefixes not used yet.", self._seen.gauges.live_prefix_bytes),
             ("gr_split_revision", "Revision of the split in force.", split.revision),
             ("gr_emb_limit_bytes", "Limit of the EMB cache.", split.limits.emb_bytes),
             ("gr_kv_limit_bytes", "Limit of the KV cache.", split.limits.kv_bytes),

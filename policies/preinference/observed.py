@@ -93,7 +93,7 @@ def rates_between(before: CounterSample, after: CounterSample, *, age_ms: float,
     seconds = (after.at_ms - before.at_ms) / 1000.0
     fields = Rates.__struct_fields__
     deltas = {name: getattr(after, name) - getattr(before, name) for name in fields}
-    if before.start_id != after.start_id or not seconds > 0.0 or any(delta < 0 for delta in deltas.values()):
+    if before.start_id != after.start_id or not 0.0 < seconds < math.inf or any(delta < 0 for delta in deltas.values()):
         return Rates()
     return Rates(
         **{name: measured(delta / seconds, age_ms=age_ms, stale_after_ms=stale_after_ms) for name, delta in deltas.items()}

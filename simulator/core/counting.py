@@ -52,6 +52,7 @@ class Tally:
                 used=prefixes.used,
                 wasted=kv.prefixes_wasted,
                 late=prefixes.late,
+                slot_ms=prefixes.slot_ms,
             ),
         )
 

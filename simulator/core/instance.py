@@ -129,7 +129,7 @@ class GRInstanceCore:
         start, service, *_ = self._serve(
             key, request.request_id, sampler, arrival, tokens=request.history_tokens, candidates=0, rows=rows, per_token=1
         )
-        self.prefixes.admit(self.kv, key, ready_ms=start + service)
+        self.prefixes.admit(self.kv, key, now_ms=arrival, ready_ms=start + service)
         return engine.PreInferAnswer(accepted=True)
 
     def prefetch(self, user_keys: Iterable[str]) -> engine.UsersAnswer:

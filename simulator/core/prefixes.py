@@ -13,6 +13,7 @@ class PreInference:
     def __init__(self, *, slots: int, bytes_limit: int) -> None:
         self.limits = LimitsRequest(revision=0, pre_infer_slots=slots, pre_infer_bytes=bytes_limit)
         self.accepted = self.rejected = self.used = self.late = 0
+        self.slot_ms = 0.0
         self._ready: dict[CacheKey, float] = {}
 
     def refusal(self, kv: KvCache, *, need: int, now_ms: float) -> str:
@@ -26,9 +27,10 @@ class PreInference:
         self.rejected += bool(reason)
         return reason
 
-    def admit(self, kv: KvCache, key: CacheKey, *, ready_ms: float) -> None:
-        """Note a prefix that is finished at `ready_ms`."""
+    def admit(self, kv: KvCache, key: CacheKey, *, now_ms: float, ready_ms: float) -> None:
+        """Note a prefix that keeps a slot busy from now until it is finished at `ready_ms`."""
         self.accepted += 1
+        self.slot_ms += ready_ms - now_ms
         kv.mark_prefix(key)
         self._ready[key] = ready_ms
         if len(self._ready) > 2 * len(kv) + 64:
