@@ -59,9 +59,16 @@ async def execute_rollup(plan: RollupPlan, pool: Object, ctx: Context) -> bool:
 
 
 async def _write_intent(stored: Object, intent: Mapping[str, Any], ctx: Context) -> None:
-    """Apply spec.intent to exactly this instance."""
+    """Apply spec.intent to exactly this instance as it was read: a former leader's late word must not replace a newer one."""
     body = {**identity(INSTANCES, key_of(stored)), "spec": {"intent": dict(intent)}}
-    answer = await ctx.kube.apply(INSTANCES, body, field_manager=FieldManager.ALLOCATION, current=stored, uid=uid_of(stored))
+    answer = await ctx.kube.apply(
+        INSTANCES,
+        body,
+        field_manager=FieldManager.ALLOCATION,
+        current=stored,
+        resource_version=stored["metadata"]["resourceVersion"],
+        uid=uid_of(stored),
+    )
     ctx.store.upsert(INSTANCES, answer)
 
 

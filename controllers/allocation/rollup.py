@@ -38,7 +38,7 @@ def decide_rollup(view: PoolView, now: datetime) -> RollupPlan:
     """Choose what to write for the pool."""
     before, generation = conditions_of(view.stored), view.pool.metadata.generation
     known = find_condition(before, "PolicyHealthy") is not None
-    if isinstance(view.policy, Found) and known and any(_lags(view, *each) for each in view.instances):
+    if isinstance(view.policy, Found) and known and _any_lags(view):
         return RollupPlan()
     conditions = (pool_policy_healthy(view), pool_split_settled(view))
     items = set_conditions(before, conditions, observed_generation=generation, now=now)
@@ -96,14 +96,20 @@ def _words_of(view: PoolView, type_: str) -> dict[str, tuple[str, str]]:
     return found
 
 
-def _lags(view: PoolView, stored: Object, instance: GRInstance) -> bool:
-    """Whether the instance has yet to take up the present spec of pool and policy, or to report on it."""
-    intent = stored["spec"].get("intent")
-    wanted = wanted_intent(view.pool, instance, intent, view.policy)
-    if wanted is not None and wanted != intent:
-        return True
-    item = find_condition(conditions_of(stored), "PolicyHealthy")
-    return item is None or int(item.get("observedGeneration") or 0) < instance.metadata.generation
+def _any_lags(view: PoolView) -> bool:
+    """Whether an instance has yet to take up the present spec of pool and policy, or to report on it."""
+    wanted: dict[tuple[int, str], Mapping[str, Any] | None] = {}  # instances of a pool rarely differ; an intent is dear to make
+    for stored, instance in view.instances:
+        item = find_condition(conditions_of(stored), "PolicyHealthy")
+        if item is None or int(item.get("observedGeneration") or 0) < instance.metadata.generation:
+            return True
+        intent, prefix = stored["spec"].get("intent"), instance.spec.pre_infer.bytes if instance.spec.pre_infer else 0
+        key = (prefix, repr(intent) if view.pool.spec.paused else "")
+        if key not in wanted:
+            wanted[key] = wanted_intent(view.pool, instance, intent, view.policy)
+        if wanted[key] is not None and wanted[key] != intent:
+            return True
+    return False
 
 
 def _few(names: Sequence[str]) -> str:

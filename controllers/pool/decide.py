@@ -114,9 +114,18 @@ def _changes(seen: Observation, wanted: Mapping[str, Mapping[str, Any]]) -> tupl
     kept = [
         ApplyInstance(name=name, source=source, current=present[name].stored if name in present else None)
         for name, source in wanted.items()
-        if name not in seen.strangers and name not in seen.predecessors and not (name in present and _is_leaving(present[name]))
+        if name not in seen.strangers and name not in seen.predecessors and not _stands(present.get(name), source, seen)
     ]
     return (*gone, *kept)
+
+
+def _stands(instance: InstanceSeen | None, source: Mapping[str, Any], seen: Observation) -> bool:
+    """Whether the instance is as wanted, or on its way out and must be gone before it can be made again."""
+    if instance is None:
+        return False
+    labels = instance.stored["metadata"].get("labels") or {}
+    as_wanted = instance.stored["spec"].get("source") == source and labels.get(POOL_LABEL) == seen.pool.metadata.name
+    return as_wanted or _is_leaving(instance)
 
 
 def _is_leaving(instance: InstanceSeen) -> bool:

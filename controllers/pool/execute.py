@@ -53,7 +53,7 @@ async def _apply_instance(action: ApplyInstance, pool: Object, ctx: Context) -> 
         body,
         field_manager=FieldManager.POOL,
         current=current,
-        resource_version=ABSENT if current is None else None,
+        resource_version=ABSENT if current is None else current["metadata"]["resourceVersion"],
         uid=None if current is None else uid_of(current),
     )
     ctx.store.upsert(INSTANCES, answer)

@@ -76,7 +76,17 @@ def test_an_entry_that_left_the_list_has_its_instance_deleted_by_uid_and_the_res
     pool = pool_object(entries=("a",))
     plan = decide(observed(pool, instance_object("pool-a", pool), instance_object("pool-b", pool)), NOW)
     assert [a for a in plan.actions if isinstance(a, DeleteInstance)] == [DeleteInstance(name="pool-b", uid="uid-pool-b")]
-    assert [a.name for a in plan.actions if isinstance(a, ApplyInstance)] == ["pool-a"]
+    assert not [a for a in plan.actions if isinstance(a, ApplyInstance)]
+
+
+def test_a_changed_address_or_a_lost_label_is_put_right() -> None:
+    pool = pool_object(entries=("a", "b", "c"))
+    moved, bare, fine = (instance_object(f"pool-{name}", pool) for name in "abc")
+    moved["spec"]["source"]["agentURL"] = "http://elsewhere:81"
+    bare["metadata"]["labels"] = {}
+    plan = decide(observed(pool, moved, bare, fine), NOW)
+    applied = [(a.name, a.source["agentURL"]) for a in plan.actions if isinstance(a, ApplyInstance)]
+    assert applied == [("pool-a", "http://a:81"), ("pool-b", "http://b:81")]
 
 
 def test_a_name_in_other_hands_is_left_alone_and_said() -> None:
@@ -252,7 +262,8 @@ def test_whatever_is_seen_every_condition_is_documented_and_no_name_is_both_appl
     deleted = {a.name for a in plan.actions if isinstance(a, DeleteInstance)}
     assert not applied & deleted
     assert not applied & taken.keys()
-    assert applied | deleted == (set() if paused else {f"pool-{e}" for e in want | have.keys()} - taken.keys())
+    assert applied == (set() if paused else {f"pool-{e}" for e in want - have.keys()} - taken.keys())
+    assert deleted == (set() if paused else {f"pool-{e}" for e in have.keys() - want})
     written = [item for a in plan.actions if isinstance(a, WriteReadiness) for item in a.status["conditions"]]
     for item in [*written, *(plan.status or {}).get("conditions", ())]:
         check_condition(item["type"], item["status"], item["reason"])
