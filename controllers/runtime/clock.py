@@ -101,6 +101,7 @@ async def within(clock: Clock, seconds: float, work: Awaitable[T]) -> T:
         When the time is over first; ``work`` is cancelled.
     """
     task = asyncio.ensure_future(work)
+    task.add_done_callback(_take_note)
     alarm = asyncio.ensure_future(clock.sleep(seconds))
     try:
         await asyncio.wait({task, alarm}, return_when=asyncio.FIRST_COMPLETED)
@@ -112,3 +113,9 @@ async def within(clock: Clock, seconds: float, work: Awaitable[T]) -> T:
         if not task.done():
             task.cancel()
             await asyncio.wait({task}, timeout=_CANCEL_SECONDS)  # let it clean up, but not for ever
+
+
+def _take_note(task: asyncio.Future[T]) -> None:
+    """An error that comes together with the cancellation of whoever waited is nobody's: do not have it logged as forgotten."""
+    if not task.cancelled():
+        task.exception()

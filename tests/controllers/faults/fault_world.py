@@ -38,6 +38,7 @@ class World:
         self._directory, self._stack = directory, stack
         self._account = operator_account(plane, namespace)
         self.proxies: dict[str, FaultProxy] = {}
+        self.processes: dict[str, OperatorProcess] = {}
         self.entries: list[str] = []
         self.fallback_percent = 50
         self.p99_ms = 50
@@ -63,6 +64,7 @@ class World:
         own = ["--identity", name, "--log-level", "INFO", *flags]
         run = f"{name}-{secrets.token_hex(2)}"
         with running_operator(self._directory, kubeconfig, self.namespace, name=run, command=[*COMMAND, *own]) as started:
+            self.processes[name] = started
             yield started
 
     # -- what people do -------------------------------------------------------------------------------------------
@@ -85,6 +87,11 @@ class World:
         self._patch("hbmpolicies", "default", self._hbm())
         guest = [] if GUEST in self.entries else [GUEST]
         self._set_entries([*(name for name in self.entries if name != GUEST), *guest])
+        self._patch("grservingpools", "pool", self._pool())
+
+    def change_target(self) -> None:
+        """Another target for the P99, and nothing else."""
+        self.p99_ms += 1
         self._patch("grservingpools", "pool", self._pool())
 
     def _set_entries(self, entries: list[str]) -> None:
@@ -148,6 +155,7 @@ class World:
                 raise AssertionError(f"no convergence within {seconds:.0f} s: {differences}; log:\n{self.log_tail()}")
             time.sleep(0.1)
         took = time.monotonic() - began
+        print(f"converged in {took:.1f} s")  # noqa: T201 - pytest shows it for a test that fails, or with -s
         self._comes_to_rest(quiet_seconds, deadline_s=began + seconds)
         broken = fault_oracle.violations(self)
         assert not broken, f"{broken[:8]}; log:\n{self.log_tail()}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from dataclasses import dataclass
 
@@ -116,3 +117,13 @@ def test_events_that_come_twice_and_watches_that_are_cut_or_too_old(world: World
         Fault(EVENTS, StreamError(code=410), probability=0.2, times=4),
         hits=2,
     )
+
+
+def test_an_operator_without_a_rival_that_slept_through_its_lease_goes_on_where_it_was(world: World) -> None:
+    operator = world.processes["one"].child
+    for seconds in (2.5, 4.0):  # beyond the validity, and beyond the lease
+        world.change()
+        operator.send_signal(signal.SIGSTOP)
+        time.sleep(seconds)
+        operator.send_signal(signal.SIGCONT)
+    world.converges()

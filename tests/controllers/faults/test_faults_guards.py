@@ -1,0 +1,76 @@
+"""Every write carries what makes the API server refuse it once somebody else has written: the version that was read."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import random
+from types import SimpleNamespace
+from typing import Any, cast
+
+from loop_objects import instance_object, pool_object
+
+from controllers.allocation import decide as allocation
+from controllers.allocation.execute import execute as execute_allocation
+from controllers.pool import decide as pool_loop
+from controllers.pool.execute import execute as execute_pool
+from controllers.runtime.clock import FakeClock, within
+from controllers.runtime.kube import HttpKubeApi
+from controllers.runtime.loop import Context
+from controllers.runtime.resources import INSTANCES, POOLS
+from controllers.runtime.store import Store
+
+POOL = pool_object()
+INSTANCE = instance_object("pool-a", POOL)
+
+
+def context(sent: list[Any]) -> Context:
+    """A context whose API server takes down each body and answers with it."""
+
+    async def transport(method: str, path: str, headers: Any, body: Any, timeout: float) -> tuple[int, dict[str, str], str]:
+        sent.append(body)
+        return 200, {}, json.dumps({**body, "metadata": {**body["metadata"], "uid": "uid", "resourceVersion": "99"}})
+
+    kube = HttpKubeApi(transport, clock=FakeClock(), rng=random.Random(1))
+    store = Store([POOLS, INSTANCES])
+    store.upsert(POOLS, POOL)
+    store.upsert(INSTANCES, INSTANCE)
+    return cast(Context, SimpleNamespace(kube=kube, store=store, clock=FakeClock()))
+
+
+async def test_an_intent_names_the_version_of_the_instance_that_it_was_decided_for() -> None:
+    sent: list[Any] = []
+    seen = cast(Any, SimpleNamespace(stored=INSTANCE, push_age=None))
+
+    await execute_allocation(
+        allocation.Plan(intent={"p99Ms": 50}), seen, cast(Any, None), cast(Any, None), cast(Any, None), context(sent)
+    )
+
+    assert (sent[0]["metadata"]["resourceVersion"], sent[0]["metadata"]["uid"]) == ("20", "uid-pool-a")
+
+
+async def test_a_changed_source_names_the_version_that_was_read_and_a_new_instance_that_there_is_none() -> None:
+    sent: list[Any] = []
+    source = {"kind": "External", "serviceURL": "http://new:80", "agentURL": "http://new:81"}
+    changed = pool_loop.ApplyInstance(name="pool-a", source=source, current=INSTANCE)
+    new = pool_loop.ApplyInstance(name="pool-b", source=source, current=None)
+
+    await execute_pool(pool_loop.Plan(actions=(changed, new)), POOL, context(sent))
+
+    assert [body["metadata"]["resourceVersion"] for body in sent] == ["20", "1"]  # nothing has version 1
+
+
+async def test_an_error_that_meets_a_cancellation_is_not_logged_as_forgotten() -> None:
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+
+    async def fails() -> None:
+        raise ZeroDivisionError
+
+    waiting = asyncio.ensure_future(within(FakeClock(), 1.0, fails()))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    gc.collect()
+    assert not complaints
