@@ -82,7 +82,8 @@ class Estimators:
             sizes = (records["kind_size"][mine] & MAX_SIZE).astype(np.float64) * unit_bytes
             keys = records["key"][mine].astype(np.uint64)
             estimator.ingest(keys, times_ms[mine], sizes, asked_bytes=asked * unit_bytes * seen_share, now_ms=self._now_ms)
-        self._costs = update_costs(self._costs, work_between(now, before, interval_ms=engine_now_ms - reading.previous.clock_ms))
+        work = work_between(now, before, interval_ms=engine_now_ms - reading.previous.clock_ms)
+        self._costs = update_costs(self._costs, work, decay_ms=self._memory_ms / 2.0)
 
     def view(self) -> EstimatorView:
         """Return what the estimators know now."""
