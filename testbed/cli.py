@@ -14,6 +14,10 @@ import typer
 from testbed import processes, state
 from testbed.binaries import BinariesMissingError, ensure_binaries
 from testbed.control_plane import ControlPlane, ControlPlaneError
+from testbed.debian import DebianError, ensure_debian_tree
+from testbed.node.cluster import PACKAGES, LocalCluster
+from testbed.node.namespaces import NodeError
+from testbed.versions import DEFAULT_PROGRAMS, NODE_PROGRAMS
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="A real Kubernetes control plane on this machine.")
 
@@ -33,14 +37,17 @@ def up(
         Path | None, typer.Option(help="Keep data here and continue with it next time; default: a temporary one.")
     ] = None,
     detach: Annotated[bool, typer.Option("--detach", "--keep", help="Return at once and leave it running until `down`.")] = False,
+    node: Annotated[bool, typer.Option("--node", help="With one real node that runs pods (needs root).")] = False,
 ) -> None:
     """Start a control plane, print its KUBECONFIG line, and stop it on Ctrl-C."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
-    plane = ControlPlane(directory.resolve() if directory else None, progress=_say)
+    place = directory.resolve() if directory else None
+    cluster = LocalCluster(place, progress=_say) if node else None
+    plane = ControlPlane(place, progress=_say) if cluster is None else cluster.plane
     started = False
     try:
-        plane.start()
+        plane.start() if cluster is None else cluster.create()
         started = True
         print(f"export KUBECONFIG={plane.kubeconfig}", flush=True)
         if detach:
@@ -49,7 +56,7 @@ def up(
         _say(f"Kubernetes API at {plane.url}; Ctrl-C stops it")
         while state.load(plane.name) is not None:  # `down` elsewhere ends it too
             time.sleep(1.0)
-    except (BinariesMissingError, ControlPlaneError) as error:
+    except (BinariesMissingError, ControlPlaneError, NodeError) as error:
         _say(str(error))
         raise typer.Exit(1) from error
     except KeyboardInterrupt:
@@ -87,12 +94,19 @@ def status() -> None:
 
 
 @app.command()
-def build() -> None:
+def build(
+    node: Annotated[
+        bool, typer.Option("--node", help="Also what a real node needs: kubelet, containerd and companions.")
+    ] = False,
+) -> None:
     """Find, download or build every program, and print where each is and where it came from."""
     try:
-        found = ensure_binaries(progress=_say)
-    except BinariesMissingError as error:
+        found = ensure_binaries((*DEFAULT_PROGRAMS, *NODE_PROGRAMS) if node else DEFAULT_PROGRAMS, progress=_say)
+        tree = ensure_debian_tree(PACKAGES, progress=_say) if node else None
+    except (BinariesMissingError, DebianError) as error:
         _say(str(error))
         raise typer.Exit(1) from error
     for name, path in found.paths.items():
         print(f"{name:<24} {found.origins[name]:<24} {path}")
+    if tree is not None:
+        print(f"{'containerd':<24} {'packages':<24} {tree.root}")

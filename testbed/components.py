@@ -68,6 +68,9 @@ def api_server(directory: Path, keys: Credentials, *, port: int, etcd_port: int)
             "service-cluster-ip-range": SERVICE_CIDR,
             "allow-privileged": "true",
             "kubelet-preferred-address-types": "InternalIP",
+            # What the server shows to a kubelet, where there is one.
+            "kubelet-client-certificate": keys.file("apiserver.crt"),
+            "kubelet-client-key": keys.file("apiserver.key"),
             "profiling": "false",
         }
     )

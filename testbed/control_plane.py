@@ -119,6 +119,21 @@ class ControlPlane:
         """
         self._save(self.record.with_process(identity))
 
+    def use_cgroup(self, name: str) -> None:
+        """Count a control group, which the caller makes next, as part of this control plane."""
+        self._save(replace(self.record, cgroup=name))
+
+    def component_kubeconfig(self, name: str, *, url: str | None = None) -> Path:
+        """Kubeconfig of a part of a node: ``kubelet``, ``kube-proxy`` or ``kube-scheduler``, for another address if given."""
+        return credentials.write_kubeconfig(
+            self.directory / f"{name}.kubeconfig",
+            url=url or self.url,
+            ca_file=self.ca_file,
+            token=self._credentials.component_tokens[name],
+            user=name,
+            server_name=None if url is None else "kubernetes",
+        )
+
     def log(self, component: str) -> Path:
         """Log file of a component."""
         return self.directory / "logs" / f"{component}.log"

@@ -12,6 +12,7 @@ import datetime
 import ipaddress
 import json
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +31,13 @@ _SERVER_NAMES = (
 )
 _SERVER_ADDRESSES = ("127.0.0.1", "10.96.0.1")  # loopback, and the Service `kubernetes` as pods will see it
 _SERVERS = ("apiserver", "etcd", "proxy")  # the proxy is a test's, before the API server
+NODE_NAME = "node"
+# Kubernetes authorises these users by name; each is the least that its component needs.
+_COMPONENT_USERS = {
+    "kube-scheduler": ("system:kube-scheduler", ""),
+    "kube-proxy": ("system:kube-proxy", ""),
+    "kubelet": (f"system:node:{NODE_NAME}", ",system:nodes"),
+}
 _VALIDITY = datetime.timedelta(days=365)
 
 
@@ -106,6 +114,7 @@ class Credentials:
     directory: Path
     admin_token: str
     controller_manager_token: str
+    component_tokens: Mapping[str, str]  # of the parts of a node, by name
 
     def file(self, name: str) -> Path:
         """Path of one of the files, such as ``ca.crt`` or ``etcd.key``."""
@@ -121,7 +130,9 @@ def prepare(directory: Path, *, now: datetime.datetime) -> Credentials:
         authority = x509.load_pem_x509_certificate((directory / "ca.crt").read_bytes())
         complete = all((directory / f"{name}.crt").exists() for name in _SERVERS)
         if complete and authority.not_valid_after_utc > now + datetime.timedelta(days=1):
-            return Credentials(directory, kept["admin"], kept["controller-manager"])
+            return Credentials(
+                directory, kept["admin"], kept["controller-manager"], {name: kept[name] for name in _COMPONENT_USERS}
+            )
     except (OSError, ValueError, KeyError):
         pass  # new, or not finished: make all of it
     authority_files = Authority.create(directory, now)
@@ -132,20 +143,29 @@ def prepare(directory: Path, *, now: datetime.datetime) -> Credentials:
         public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
         write_private(directory / "service-accounts.pub", public)
         write_private(directory / "service-accounts.key", _pem(key))
-    tokens = {"admin": secrets.token_urlsafe(24), "controller-manager": secrets.token_urlsafe(24)}
+    tokens = {name: secrets.token_urlsafe(24) for name in ("admin", "controller-manager", *_COMPONENT_USERS)}
+    components = [f"{tokens[name]},{user},{user}{group}\n" for name, (user, group) in _COMPONENT_USERS.items()]
     write_private(
         directory / "tokens.csv",
         f'{tokens["admin"]},admin,admin,"system:masters"\n'
-        f"{tokens['controller-manager']},system:kube-controller-manager,kube-controller-manager\n",
+        f"{tokens['controller-manager']},system:kube-controller-manager,kube-controller-manager\n" + "".join(components),
     )
     write_private(done, json.dumps(tokens))
-    return Credentials(directory, tokens["admin"], tokens["controller-manager"])
+    return Credentials(
+        directory, tokens["admin"], tokens["controller-manager"], {name: tokens[name] for name in _COMPONENT_USERS}
+    )
 
 
-def write_kubeconfig(path: Path, *, url: str, ca_file: Path, token: str, user: str, namespace: str = "default") -> Path:
-    """Write a self-contained kubeconfig (JSON, which is YAML) with the authority inside it."""
+def write_kubeconfig(
+    path: Path, *, url: str, ca_file: Path, token: str, user: str, namespace: str = "default", server_name: str | None = None
+) -> Path:
+    """Write a self-contained kubeconfig (JSON, which is YAML) with the authority inside it.
 
+    `server_name` is the name to expect in the server's certificate when the address is not one of those in it.
+    """
     cluster = {"server": url, "certificate-authority-data": base64.b64encode(ca_file.read_bytes()).decode()}
+    if server_name is not None:
+        cluster["tls-server-name"] = server_name
     context = {"cluster": "grfleet-testbed", "user": user, "namespace": namespace}
     value = {
         "apiVersion": "v1",

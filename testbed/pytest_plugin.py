@@ -16,9 +16,12 @@ import pytest
 
 from testbed.binaries import Binaries, find_binaries
 from testbed.control_plane import ControlPlane
+from testbed.node.cluster import LocalCluster, why_not
 from testbed.versions import CONTROL_PLANE_PROGRAMS
 
 _REASON = "no Kubernetes control plane"
+_NODE_REASON = "no Kubernetes node"
+_NODE_FIXTURES = {"node_parts", "node_cluster"}
 
 
 class Kubectl(Protocol):
@@ -28,18 +31,25 @@ class Kubectl(Protocol):
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test that reaches the control plane, directly or through another fixture."""
+    """Mark every test that reaches the control plane or a node, directly or through another fixture."""
     for item in items:
-        if "testbed_binaries" in getattr(item, "fixturenames", ()):
+        used = set(getattr(item, "fixturenames", ()))
+        if "testbed_binaries" in used:
             item.add_marker(pytest.mark.testbed)
+        if used & _NODE_FIXTURES:
+            item.add_marker(pytest.mark.node)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say loudly how many tests did not run because the programs are missing."""
-    skipped = [r for r in terminalreporter.stats.get("skipped", ()) if _REASON in str(getattr(r, "longrepr", ""))]
-    if skipped:
-        terminalreporter.section("real Kubernetes", sep="!", red=True, bold=True)
-        terminalreporter.line(f"{len(skipped)} tests did NOT run: {_REASON}; `make setup` builds its programs")
+    reasons = [str(getattr(report, "longrepr", "")) for report in terminalreporter.stats.get("skipped", ())]
+    for reason, remedy in (
+        (_REASON, "`make setup` builds its programs"),
+        (_NODE_REASON, "`grfleet testbed build --node` makes its programs, and it needs root"),
+    ):
+        if count := sum(reason in text for text in reasons):
+            terminalreporter.section("real Kubernetes", sep="!", red=True, bold=True)
+            terminalreporter.line(f"{count} tests did NOT run: {reason}; {remedy}")
 
 
 @pytest.fixture(scope="session")
@@ -64,6 +74,20 @@ def control_plane(testbed_binaries: Binaries) -> Iterator[ControlPlane]:
 def own_control_plane(testbed_binaries: Binaries) -> Iterator[ControlPlane]:
     """A control plane for this test alone, which may break it (about 4 s to start and stop)."""
     with ControlPlane(binaries=testbed_binaries) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def node_parts() -> None:
+    """Skips the test where this machine cannot run a node; for tests that start their own."""
+    if (reason := why_not()) is not None:
+        pytest.skip(f"{_NODE_REASON}: {reason}")
+
+
+@pytest.fixture(scope="session")
+def node_cluster(node_parts: None) -> Iterator[LocalCluster]:
+    """The cluster with one real node of this test process (about 10 s to start); a namespace for each test."""
+    with LocalCluster() as running:
         yield running
 
 

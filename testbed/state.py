@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from testbed import processes
+from testbed import cgroups, processes
 from testbed.processes import Identity
 
 # Processes are stopped in the reverse order of their start: controllers, API server, etcd.
@@ -37,6 +37,7 @@ class Record:
     kubeconfig: str = ""
     watchdog: Identity | None = None
     processes: tuple[Identity, ...] = field(default=())
+    cgroup: str = ""  # control group of its node, which outlives the processes in it
 
     @property
     def orphaned(self) -> bool:
@@ -97,6 +98,7 @@ def load(name: str) -> Record | None:
             kubeconfig=value["kubeconfig"],
             watchdog=_identity(value["watchdog"]),
             processes=tuple(item for item in found if item is not None),
+            cgroup=value.get("cgroup", ""),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -114,11 +116,13 @@ def remove(record: Record, *, grace_seconds: float = GRACE_SECONDS) -> None:
     Raises
     ------
     RuntimeError
-        A process did not end even after SIGKILL; the record stays so that the next sweep tries again.
+        A process or the control group did not end even after SIGKILL; the record stays so that the next sweep tries again.
     """
     stuck = [p for p in reversed(record.processes) if not processes.stop(p, grace_seconds=grace_seconds)]
     if stuck:
         raise RuntimeError(f"could not stop {', '.join(f'{p.name} (pid {p.pid})' for p in stuck)}")
+    if not cgroups.remove(record.cgroup):
+        raise RuntimeError(f"could not remove the control group {record.cgroup}")
     if record.temporary:
         shutil.rmtree(record.directory, ignore_errors=True)
     _path(record.name).unlink(missing_ok=True)

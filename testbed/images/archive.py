@@ -53,6 +53,7 @@ def write_layer(source: Path, destination: Path, *, prefix: str = "") -> Layer:
             for path in sorted(source.rglob("*")):
                 _add(archive, path, str(Path(prefix) / path.relative_to(source)))
         digest = _digest(part)
+        _digest_file(destination).write_text(digest)
         part.replace(destination)
     finally:
         part.unlink(missing_ok=True)
@@ -60,8 +61,12 @@ def write_layer(source: Path, destination: Path, *, prefix: str = "") -> Layer:
 
 
 def read_layer(path: Path) -> Layer:
-    """A layer that was written before."""
-    return Layer(path, _digest(path))
+    """A layer that `write_layer` wrote before."""
+    return Layer(path, _digest_file(path).read_text())
+
+
+def _digest_file(path: Path) -> Path:
+    return path.with_name(f"{path.name}.sha256")
 
 
 def write_archive(destination: Path, images: Sequence[Image]) -> None:

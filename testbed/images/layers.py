@@ -7,6 +7,7 @@ objects in its default folder. Byte code is compiled once, since a pod with a re
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.metadata
 import os
@@ -42,8 +43,9 @@ def _cached(name: str, key: str, fill: Callable[[Path], None]) -> Layer:
     """The layer of that key, made by `fill` when the cache has none; older ones of the same name go."""
     digest = hashlib.sha256(f"{_FORMAT}\n{key}".encode()).hexdigest()[:16]
     path = layer_directory() / f"{name}-{digest}.tar"
-    if path.exists():
-        return read_layer(path)
+    with contextlib.suppress(FileNotFoundError):
+        if path.exists():
+            return read_layer(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{name}-") as part:
         fill(Path(part))
@@ -51,6 +53,7 @@ def _cached(name: str, key: str, fill: Callable[[Path], None]) -> Layer:
     for old in path.parent.glob(f"{name}-*.tar"):
         if old != path and old.stat().st_mtime < path.stat().st_mtime - 86_400:  # somebody may be packing it right now
             old.unlink(missing_ok=True)
+            old.with_name(f"{old.name}.sha256").unlink(missing_ok=True)
     return layer
 
 

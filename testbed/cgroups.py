@@ -1,0 +1,55 @@
+"""The control-group root of one node, on version 1 (many hierarchies) and version 2 (one), made before and removed after.
+
+A process that dies leaves its groups behind, so they are the one thing that killing a node's namespaces does not undo.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+
+_MOUNT = Path("/sys/fs/cgroup")
+
+
+def _hierarchies() -> list[Path]:
+    if (_MOUNT / "cgroup.controllers").exists():
+        return [_MOUNT]
+    return [path for path in sorted(_MOUNT.iterdir()) if path.is_dir() and not path.is_symlink()]
+
+
+def create(name: str) -> None:
+    """Make the group in every hierarchy, with all processors and memory nodes and, on version 2, every controller.
+
+    Raises
+    ------
+    OSError
+        This user may not, or the hierarchies are read-only.
+    """
+    for hierarchy in _hierarchies():
+        if (hierarchy / "cgroup.controllers").exists() and hierarchy == _MOUNT:
+            wanted = " ".join(f"+{item}" for item in (hierarchy / "cgroup.controllers").read_text().split())
+            (hierarchy / "cgroup.subtree_control").write_text(wanted)
+        group = hierarchy / name
+        group.mkdir(exist_ok=True)
+        for key in ("cpuset.cpus", "cpuset.mems"):
+            if (hierarchy / key).exists():  # version 1 leaves a new group without any, and nothing could run in it
+                (group / key).write_text((hierarchy / key).read_text().strip())
+
+
+def remove(name: str, *, timeout_seconds: float = 10.0) -> bool:
+    """Remove the group and all below it everywhere; False if a process in it would not go in time."""
+    if not name or "/" in name or not _MOUNT.is_dir():
+        return True
+    deadline = time.monotonic() + timeout_seconds
+    while left := [group for hierarchy in _hierarchies() if (group := hierarchy / name).is_dir()]:
+        for group in left:
+            for path in sorted((p for p in group.rglob("*") if p.is_dir()), key=lambda p: len(p.parts), reverse=True):
+                with contextlib.suppress(OSError):  # the kernel still takes the last process out of it
+                    path.rmdir()
+            with contextlib.suppress(OSError):
+                group.rmdir()
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
