@@ -19,8 +19,7 @@ from controllers.announce import Announcement, announcements, moved_on
 from controllers.lookup import Found
 from controllers.pace import wait_before_write
 from controllers.runtime.conditions import Condition, conditions_of, find_condition, set_conditions
-from controllers.runtime.resources import Object, key_of
-from crds import GRInstance
+from controllers.runtime.resources import key_of
 
 _NAMES_IN_A_MESSAGE = 5
 

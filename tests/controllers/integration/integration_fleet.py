@@ -168,7 +168,7 @@ class Fleet:
             i["metadata"]["name"] for i in self.api.get(f"{GROUP}/namespaces/{self.namespace}/{plural}").json()["items"]
         )
 
-    def wait_for_condition(self, resource: str, condition: str, *, seconds: int = 40) -> None:
+    def wait_for_condition(self, resource: str, condition: str, *, seconds: int = 60) -> None:
         """What a user does: `kubectl wait`."""
         self.plane.kubectl("wait", f"--for=condition={condition}", f"--timeout={seconds}s", "-n", self.namespace, resource)
 
@@ -198,7 +198,7 @@ def condition(obj: dict[str, Any], type_: str) -> dict[str, Any]:
     return next((item for item in items if item["type"] == type_), {})
 
 
-def eventually(look: Callable[[], Any], *, seconds: float = 30, why: Callable[[], Any] = lambda: "") -> Any:
+def eventually(look: Callable[[], Any], *, seconds: float = 60, why: Callable[[], Any] = lambda: "") -> Any:
     """Poll until the look returns something true."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
