@@ -57,10 +57,12 @@ class Restraint:
     """Keeps a look that is dear from being taken too often: after one that took a second of computing, twenty seconds pass.
 
     So a loop spends at most a twentieth of a core on one pool, however large it is and however often its instances change; a
-    small pool never notices.
+    small pool never notices. What a look costs is read from a clock that goes on while the machine does something else or sleeps,
+    so the pause has an end: a look during which the process stood still for a minute must not leave the pool alone for twenty.
     """
 
     SHARE = 20.0
+    LONGEST_SECONDS = 10.0
 
     def __init__(self) -> None:
         self._looks: dict[Hashable, tuple[float, float]] = {}
@@ -68,7 +70,7 @@ class Restraint:
     def seconds_left(self, key: Hashable, *, now_s: float) -> float:
         """Seconds until `key` may be looked at again; 0 means now."""
         ended_s, cost_s = self._looks.get(key, (now_s, 0.0))
-        return max(0.0, ended_s + self.SHARE * cost_s - now_s)
+        return max(0.0, ended_s + min(self.LONGEST_SECONDS, self.SHARE * cost_s) - now_s)
 
     def note(self, key: Hashable, *, began_s: float, ended_s: float) -> None:
         """A look at `key` was taken; nothing else may have run in between."""

@@ -122,7 +122,8 @@ class Controller:
             result = await within(self._clock, self._timeout, self._reconcile(key))
         except NotLeader as error:
             _logger.info("reconcile stopped: %s", error)
-            self.queue.forget(key)  # whoever leads next starts with all keys
+            # Whoever leads next starts with all keys; but a renewal that is a moment late makes that us, without a new start.
+            self.queue.add_rate_limited(key)
             return "error"
         except Conflict as error:
             _logger.info("the object moved, looking again: %s", error, extra={"reason": error.reason})

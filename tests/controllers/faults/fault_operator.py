@@ -32,6 +32,7 @@ SWEEP_SECONDS = 8.0
 def hasten() -> None:
     """Shorten the times of this process."""
     for module, names in (
+        (pace.Restraint, ("LONGEST_SECONDS",)),
         (pace, ("NUMBERS_SECONDS", "TRANSITION_SECONDS", "WINDOW_SECONDS")),
         (allocation_agents, ("POLL_SECONDS", "SECOND_ATTEMPT_SECONDS", "LONGEST_SECONDS")),
         (allocation_decide, ("REPEAT_SECONDS",)),
@@ -55,7 +56,7 @@ def hasten() -> None:
     process.configure = hastened
 
 
-def _divide(module: ModuleType, names: tuple[str, ...]) -> None:
+def _divide(module: ModuleType | type, names: tuple[str, ...]) -> None:
     for name in names:
         setattr(module, name, getattr(module, name) / FASTER)
 

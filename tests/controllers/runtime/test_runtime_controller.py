@@ -45,7 +45,7 @@ def total(metrics: Metrics, name: str, **labels: str) -> float | None:
         (Conflict("Conflict", "moved"), "conflict", 1),
         (Terminal("InvalidSpec", "unreadable"), "terminal", 0),
         (SchemaMismatch("SchemaMismatch", "unknown field"), "terminal", 1),
-        (NotLeader(), "error", 0),
+        (NotLeader(), "error", 1),
         (ZeroDivisionError("a bug"), "error", 1),
     ],
 )
