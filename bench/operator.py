@@ -37,7 +37,7 @@ class Sizes:
 
 
 FULL = Sizes(cold=4000, observed=1000, restarts=3, window_seconds=60.0, terminations=5, kills=3)
-QUICK = Sizes(cold=300, observed=None, restarts=1, window_seconds=12.0, terminations=3, kills=0)
+QUICK = Sizes(cold=300, observed=None, restarts=1, window_seconds=10.0, terminations=3, kills=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +155,7 @@ def _of_observation(rest: Rest, costs: Costs, *, instances: int) -> list[Result]
         _one(f"{title}: polls per second", polls, "1/s", baseline=instances / POLL_SECONDS),
         _one(
             f"{title}: CPU per poll",
-            10.0 * rest.core_percent / polls,
+            10.0 * rest.core_percent / polls if polls else 0.0,
             "ms",
             baseline=1000.0 * costs.poll["work_cpu_s"] / instances,
         ),
@@ -174,7 +174,13 @@ def _of_failovers(ended: Sequence[Failover], killed: Sequence[Failover]) -> list
 
 # Why a goal is missed ----------------------------------------------------------------------------------------------
 
-WHY: dict[str, str] = {}
+WHY: dict[str, str] = {
+    "writes to an instance": (
+        "Writes to an instance: an entry of a pool becomes a ready instance by four writes of two field managers: the object, its "
+        "intent (numbered by the API server before it may be pushed), what the agent says, and Ready."
+    ),
+}
+"""By a part of a figure's name: what costs so much."""
 
 
 def notes_on(results: Sequence[Result]) -> str:

@@ -73,17 +73,14 @@ def cold_start(site: Site) -> ColdStart:
     with site.operator() as operator:
         cpu = [(time.time(), 0.0)]
         counted, since = 0, time.time()
-        ready = False
-        for _ in _until_done(operator, "every pool is ready and nothing is written any more"):
+        for _ in _until_done(operator, "every pool is ready, its table is settled, and nothing is written any more"):
             cpu.append((time.time(), operator.cpu_seconds()))
             counts = site.audit.count(site.namespace, since=operator.started)
             changes = counts["write"] + counts["event"]
             if changes != counted:
                 counted, since = changes, time.time()
-            elif changes and time.time() - since >= QUIET_SECONDS:
-                ready = ready or site.all_ready()
-                if ready:
-                    break
+            elif changes and time.time() - since >= QUIET_SECONDS and site.all_true("Ready", "TablePublished"):
+                break
         calls = [c for c in site.audit.calls(site.namespace, since=operator.started) if c.kind in ("write", "event")]
         ended = max(call.at for call in calls)
         writes = [call for call in calls if call.kind == "write"]

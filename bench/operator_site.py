@@ -28,6 +28,13 @@ GROUP = "/apis/grfleet.dev/v1alpha1"
 PER_POOL = 100
 _OPERATOR = "from controllers.runtime.process import main; raise SystemExit(main())"
 _TICKS = os.sysconf("SC_CLK_TCK")
+_ROUTING = {
+    "apiVersion": "grfleet.dev/v1alpha1",
+    "kind": "RoutingPolicy",
+    "metadata": {"name": "default"},
+    "spec": {"churn": {"maxMovedPercent": 100, "windowSeconds": 1}, "warmup": {"maxSeconds": 1}},
+}
+"""Lets tables settle at once. By default users move to late comers over minutes, and a restart would not find all in order."""
 
 
 # What the API server saw -------------------------------------------------------------------------------------------
@@ -224,10 +231,10 @@ class Site:
     def agent_urls(self) -> list[str]:
         return [self._agent_url(number) for number in range(self.instances)]
 
-    def all_ready(self) -> bool:
-        """Whether every pool says Ready=True."""
+    def all_true(self, *conditions: str) -> bool:
+        """Whether every pool says True to all these conditions."""
         pools = self.api.get(f"{GROUP}/namespaces/{self.namespace}/grservingpools").json()["items"]
-        return all(_is_ready(pool) for pool in pools)
+        return all(_says_true(pool, condition) for pool in pools for condition in conditions)
 
     def lease_holder(self) -> str:
         """Name of the operator that holds the Lease, empty if nobody does."""
@@ -274,6 +281,7 @@ class Site:
             },
         )
         self.kubeconfig = self.plane.service_account_kubeconfig(self.namespace, "operator")
+        self._post(f"{GROUP}/namespaces/{self.namespace}/routingpolicies", _ROUTING)
         for first in range(0, self.instances, PER_POOL):
             numbers = range(first, min(first + PER_POOL, self.instances))
             self._post(f"{GROUP}/namespaces/{self.namespace}/grservingpools", self._pool(f"pool-{first // PER_POOL}", numbers))
@@ -297,9 +305,9 @@ class Site:
         self.api.post(path, json=body).raise_for_status()
 
 
-def _is_ready(pool: dict[str, Any]) -> bool:
+def _says_true(pool: dict[str, Any], condition: str) -> bool:
     status = pool.get("status") or {}
-    return any(item["type"] == "Ready" and item["status"] == "True" for item in status.get("conditions") or ())
+    return any(item["type"] == condition and item["status"] == "True" for item in status.get("conditions") or ())
 
 
 def install_crds(plane: ControlPlane) -> None:
