@@ -15,6 +15,8 @@ from policies.preinference.rules import CapacityRules, PoolLoad
 from policies.scaling.proposals import Proposal
 from policies.scaling.ratio import Reading, UsageRatio, round_up, usage_ratio
 
+LEAST_REFUSED_PERCENT = 0.1  # no number of slots refuses nothing at all, so a goal of 100 percent means this
+
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
     """Offered load of a pool.
@@ -57,7 +59,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 def demand_of(load: PoolLoad, rules: CapacityRules, *, slots: int) -> Demand:
     """Measure the offered load of a pool with so many slots on each instance."""
     slots = max(slots, 1)
-    offered = [(instance.ready, offered_slots(instance, slots=slots)) for instance in load.instances]
+    offered = [(instance.ready, offered_slots(instance, slots=load.slots or 0)) for instance in load.instances]
     absent = max(0, load.replicas - len(load.instances)) if rules.scale_replicas else 0
     instances = max(len(load.instances) + absent, 1)
     measured = [value.value for ready, value in offered if ready and isinstance(value, Fresh)]
@@ -72,7 +74,7 @@ def demand_of(load: PoolLoad, rules: CapacityRules, *, slots: int) -> Demand:
         slots=slots,
         instances=instances,
         offered=tuple(value * len(measured) / instances for value in measured),
-        refused_percent=100.0 - rules.hit_before_rank_percent,
+        refused_percent=max(100.0 - rules.hit_before_rank_percent, LEAST_REFUSED_PERCENT),
         most=max(16 * rules.slots.maximum, 1),
     )
 

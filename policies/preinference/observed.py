@@ -103,11 +103,13 @@ def rates_between(before: CounterSample, after: CounterSample, *, age_ms: float,
 def offered_slots(load: InstanceLoad, *, slots: int) -> Measurement:
     """Return how many slots would be busy if none had been refused: ``busy x (accepted + rejected) / accepted``.
 
-    A busy share alone cannot show more than full. Where everything was refused, one more than there is.
+    A busy share alone cannot show more than full. Where everything was refused, one more than there is; unless the slots were
+    idle meanwhile, since then it was not for want of slots and nothing is known about the load: missing.
     """
-    return _combined(
+    offered = _combined(
         (load.busy_slots, load.rates.accepted, load.rates.rejected), lambda v: _offered(v[0], v[1], v[2], slots=slots)
     )
+    return Missing() if isinstance(offered, Fresh) and math.isinf(offered.value) else offered
 
 
 def ranking_usage(load: InstanceLoad, *, goal_ms: float, most: float = 2.0) -> Measurement:
@@ -143,5 +145,5 @@ def _offered(busy: float, accepted: float, rejected: float, *, slots: int) -> fl
     if rejected <= 0.0:
         return busy
     if accepted <= 0.0:
-        return max(busy, float(slots)) + 1.0
+        return max(busy, float(slots)) + 1.0 if busy >= slots / 2.0 else math.inf
     return busy * (accepted + rejected) / accepted

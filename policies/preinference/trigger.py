@@ -12,6 +12,7 @@ import enum
 import msgspec
 
 from policies.allocation.measurement import Fresh, Measurement, Missing
+from policies.preinference.littles_law import sustainable_per_s
 
 
 class Verdict(enum.StrEnum):
@@ -129,6 +130,46 @@ def inline_ms(*, tokens: int, candidates: int, wait_ms: Measurement, cost: Inlin
         return wait_ms
     work = cost.base_ms + tokens * cost.ms_per_token + candidates * cost.ms_per_candidate
     return Fresh(value=wait_ms.value + work, age_ms=wait_ms.age_ms)
+
+
+def thresholds(
+    *,
+    min_prefix_tokens: int,
+    budget_ms: float,
+    safety_percent: float,
+    prefix_bytes: int,
+    slots: int,
+    max_per_second: float,
+    instances: int,
+    life_ms: float,
+    mean_prefix_bytes: float | None,
+) -> TriggerRules:
+    """Return the rules for the users of one instance, to be published to the callers.
+
+    The rate is the instance's share of `max_per_second`, and no more than its memory sustains by Little's law: above that rate
+    prefixes would only push each other out.
+
+    Parameters
+    ----------
+    prefix_bytes, slots
+        What the instance has (`CapacityPlan`).
+    max_per_second, instances
+        Limit of the pool and among how many instances it is shared.
+    mean_prefix_bytes
+        Mean size of a prefix; None while it is not known, and then memory alone decides at each signal.
+    """
+    rate = max_per_second / max(instances, 1)
+    if mean_prefix_bytes is not None:
+        rate = min(rate, sustainable_per_s(budget_bytes=prefix_bytes, life_ms=life_ms, bytes_per_prefix=mean_prefix_bytes))
+    return TriggerRules(
+        min_prefix_tokens=min_prefix_tokens,
+        budget_ms=budget_ms,
+        safety_percent=safety_percent,
+        prefix_bytes=prefix_bytes,
+        max_inflight=slots,
+        max_per_second=rate,
+        life_ms=life_ms,
+    )
 
 
 def judge(signal: Signal, *, rules: TriggerRules, load: Load) -> Verdict:

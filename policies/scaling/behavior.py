@@ -6,7 +6,6 @@ start of its period, so several small steps inside one period add up to no more 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from policies.scaling.types import (
@@ -84,7 +83,7 @@ def rate_limit_down(*, current: int, history: History, rules: Rules, now_s: floa
         if policy.type is PolicyType.PODS:
             reach.append(start - policy.value)
         else:
-            reach.append(math.floor(start * (100 - policy.value) / 100))
+            reach.append(start * (100 - policy.value) // 100)
     return max(0, min(current, _selected(reach, rules.select, widest=min, narrowest=max, none=current)))
 
 

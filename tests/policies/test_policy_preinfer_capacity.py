@@ -118,9 +118,36 @@ def test_rates_do_not_cross_a_restart() -> None:
 
 def test_what_was_refused_counts_as_load() -> None:
     assert offered_slots(instance(offered=6.0, slots=4), slots=4) == Fresh(value=pytest.approx(6.0))
-    refused_all = instance(busy_slots=Fresh(value=0.0), rates=Rates(accepted=Fresh(value=0.0), rejected=Fresh(value=9.0)))
-    assert offered_slots(refused_all, slots=4) == Fresh(value=5.0)
+    none = Rates(accepted=Fresh(value=0.0), rejected=Fresh(value=9.0))
+    assert offered_slots(instance(busy_slots=Fresh(value=4.0), rates=none), slots=4) == Fresh(value=5.0)
+    assert offered_slots(instance(busy_slots=Fresh(value=0.0), rates=none), slots=0) == Fresh(value=1.0)
     assert offered_slots(instance(busy_slots=NotANumber()), slots=4) == NotANumber()
+
+
+def test_refusals_beside_idle_slots_are_no_reason_to_grow() -> None:
+    strange = Rates(
+        requests=Fresh(value=9.0),
+        accepted=Fresh(value=0.0),
+        rejected=Fresh(value=9.0),
+        **dict.fromkeys(("used", "late", "wasted"), Fresh(value=0.0)),
+    )
+    decided = plan(pool(instance("a", busy_slots=Fresh(value=0.0), rates=strange)))
+    assert (decided.slots, decided.replicas, decided.outcome) == (4, 1, Outcome.HOLDING_STALE)
+
+
+def test_a_goal_of_all_prefixes_in_time_is_a_thousandth_and_not_infinite_slots() -> None:
+    assert plan(pool(instance("a", offered=0.5)), hit_before_rank_percent=100.0).slots < RULES.slots.maximum
+
+
+def test_slots_come_back_from_none() -> None:
+    wanting = Rates(
+        requests=Fresh(value=9.0),
+        accepted=Fresh(value=0.0),
+        rejected=Fresh(value=9.0),
+        **dict.fromkeys(("used", "late", "wasted"), Fresh(value=0.0)),
+    )
+    load = pool(instance("a", busy_slots=Fresh(value=0.0), live_prefix_bytes=Fresh(value=0.0), rates=wanting), slots=0)
+    assert plan(load, slots=Bounds(minimum=0, maximum=8)).slots > 0
 
 
 def test_an_instance_without_requests_is_idle_and_one_without_a_latency_is_unknown() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from policies.allocation.measurement import Fresh, Measurement, Missing, NotANumber, Stale
 from policies.preinference.flights import Flights, TokenBucket
 from policies.preinference.littles_law import live_prefix_bytes, mean_life_ms, slots_within, sustainable_per_s
-from policies.preinference.trigger import InlineCost, Load, Signal, TriggerRules, Verdict, inline_ms, judge
+from policies.preinference.trigger import InlineCost, Load, Signal, TriggerRules, Verdict, inline_ms, judge, thresholds
 
 MIB = 1 << 20
 RULES = TriggerRules(
@@ -81,6 +81,25 @@ def test_littles_law_in_its_three_directions() -> None:
     # 100 a second of 50 ms each keep 5 slots busy; twice the memory feeds 10
     assert slots_within(budget_bytes=2.0 * live, live_bytes=live, busy_slots=5.0) == 10
     assert slots_within(budget_bytes=live, live_bytes=0.0, busy_slots=5.0) is None
+
+
+def test_published_thresholds_share_the_rate_and_keep_what_memory_sustains() -> None:
+    def rate(mean_prefix_bytes: float | None) -> float:
+        return thresholds(
+            min_prefix_tokens=2048,
+            budget_ms=50.0,
+            safety_percent=10.0,
+            prefix_bytes=1024 * MIB,
+            slots=4,
+            max_per_second=200.0,
+            instances=4,
+            life_ms=500.0,
+            mean_prefix_bytes=mean_prefix_bytes,
+        ).max_per_second
+
+    assert rate(None) == 50.0
+    assert rate(32.0 * MIB) == 50.0
+    assert rate(64.0 * MIB) == pytest.approx(32.0)  # 1 GiB holds 16 that live half a second
 
 
 # Flights
