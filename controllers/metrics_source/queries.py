@@ -1,4 +1,4 @@
-"""The table of PromQL queries: every one that the operator ever sends, with what it means. docs/metrics.md is made from it.
+"""The table of PromQL queries: every one that the operator ever sends, with what it means (`markdown_table`).
 
 The engines' own `/metrics` is what is scraped (docs/contract.md). Series are grouped by the label that names the instance and
 reduced with `max`, because a target scraped twice must not count twice.
@@ -94,3 +94,9 @@ def selector_of(values: Mapping[str, str]) -> str:
 
 def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def markdown_table() -> str:
+    """The table of queries for the documentation; $S, $I and $W as in `Query`."""
+    rows = [f"| `{q.name}` | {q.unit} | `{q.promql}` | {q.says} |" for q in QUERIES]
+    return "\n".join(["| quantity | unit | query | says |", "|---|---|---|---|", *rows]) + "\n"

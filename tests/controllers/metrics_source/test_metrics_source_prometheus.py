@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +15,11 @@ from prometheus_api_client.exceptions import PrometheusApiClientException
 
 from controllers.metrics_source.port import InstanceName, PoolMetrics, PoolName, SourceState
 from controllers.metrics_source.prometheus import Connection, PrometheusMetrics, classify, connect_to
-from controllers.metrics_source.queries import QUERIES, SEEN_AT, Labels, selector_of
+from controllers.metrics_source.queries import QUERIES, SEEN_AT, Labels, markdown_table, selector_of
 from policies.allocation.measurement import Fresh, Missing, NotANumber, Stale
 from policies.preinference.observed import Rates
 from policies.scaling.types import Doubt
+from testbed.prometheus import prometheus_server
 
 
 def names_of(pool: str, count: int = 1) -> list[InstanceName]:
@@ -122,6 +124,15 @@ async def test_a_restarted_engine_gives_no_negative_rate(site: Any) -> None:
         rate = (await read(source, "restarts")).instances[0].rates.requests
         assert not isinstance(rate, Fresh) or rate.value >= 0.0
         await asyncio.sleep(0.3)
+
+
+async def test_a_server_that_goes_down_leaves_no_old_answer_behind(prometheus_program: Path, tmp_path: Path) -> None:
+    with prometheus_server(prometheus_program, tmp_path, targets=[]) as url:
+        source = source_at(url)
+        up = await read(source, "steady")
+    down = await read(source, "steady")
+    assert (up.state, down.state) == (SourceState.MISSING, SourceState.UNREACHABLE)
+    await source.aclose()
 
 
 # A server that is down, slow or something else
@@ -230,6 +241,11 @@ async def test_the_labels_can_be_named_otherwise() -> None:
 
 def test_values_cannot_leave_their_quotes() -> None:
     assert selector_of({"pool": 'a"} or vector(1) or x{y="\\'}) == 'pool="a\\"} or vector(1) or x{y=\\"\\\\"'
+
+
+def test_the_table_for_the_documentation_has_a_row_for_each_query() -> None:
+    assert markdown_table().count("\n") == len(QUERIES) + 2
+    assert all(line.count("|") == 5 for line in markdown_table().splitlines())
 
 
 def test_names_of_queries_are_unique_and_complete() -> None:
