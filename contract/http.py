@@ -4,17 +4,18 @@ import functools
 import importlib.util
 import ssl
 import sys
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
 import msgspec
 
+from contract import answers
+from contract.answers import Answer
 from contract.errors import ProtocolViolation, Unreachable
 
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
 KEEP_ALIVE_SECONDS = 60.0
 """Longer than the pause between two polls of the same agent, shorter than aiohttp's servers keep an idle connection."""
-Answer = TypeVar("Answer")
 
 # httpcore imports sniffio several times a request and does well without it. A failed import is searched for anew each time, which
 # costs more than the rest of a request on loopback; None in sys.modules makes the failure cheap.
@@ -64,30 +65,21 @@ async def fetch(
         When the status code is none of `accept` or the body is too large.
     """
     headers = {"content-type": "application/json"} if body is not None else None
-    content = msgspec.json.encode(body) if body is not None else None
+    payload = msgspec.json.encode(body) if body is not None else None
     try:
-        async with client.stream(method, path, content=content, params=params, headers=headers) as response:
-            chunks: list[bytes] = []
-            size = 0
-            async for chunk in response.aiter_bytes():
-                size += len(chunk)
-                if size > MAX_ANSWER_BYTES:
-                    raise ProtocolViolation(f"{method} {path}: answer larger than {MAX_ANSWER_BYTES} bytes")
-                chunks.append(chunk)
+        async with client.stream(method, path, content=payload, params=params, headers=headers) as response:
+            content = await answers.read_bounded(response.aiter_bytes(), call=f"{method} {path}", limit_bytes=MAX_ANSWER_BYTES)
     except httpx.HTTPError as error:
         raise Unreachable(f"{method} {path}: {type(error).__name__}") from error
     if response.status_code not in accept:
-        raise ProtocolViolation(f"{method} {path}: status {response.status_code}, {b''.join(chunks)[:200]!r}")
+        raise ProtocolViolation(f"{method} {path}: status {response.status_code}, {content[:200]!r}")
     # A streamed response keeps no body; hand back one that does.
-    return httpx.Response(response.status_code, headers=response.headers, content=b"".join(chunks))
+    return httpx.Response(response.status_code, headers=response.headers, content=content)
 
 
 def decode(response: httpx.Response, kind: type[Answer]) -> Answer:
     """Return the typed body of an answer; ProtocolViolation names the field that is wrong."""
-    try:
-        return msgspec.json.decode(response.content, type=kind)
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
-        raise ProtocolViolation(f"{kind.__name__}: {error}") from error
+    return answers.decode(response.content, kind)
 
 
 def query(**values: Any) -> dict[str, str]:

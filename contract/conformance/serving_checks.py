@@ -158,6 +158,7 @@ async def bad_input_is_answered_with_the_field(session: Session) -> None:
         ("POST", "/evict", b'{"userKeys":["not a key"]}', "userKeys"),
         ("PUT", "/split", b"\xff not json", ""),
         ("POST", "/rank", b"[" * 100_000, ""),
+        ("POST", "/rank", b'{"fieldOfTomorrow":' + b"[" * 100_000, ""),
         ("POST", "/evict", b'{"userKeys":["' + b"a" * 2_000_000 + b'"]}', ""),
         ("GET", "/samples?cursor=-1", b"", "cursor"),
         ("GET", "/no-such-route", b"", ""),

@@ -8,13 +8,12 @@ socket, which needs a connector of its own, still gets an `AgentClient`.
 from __future__ import annotations
 
 from functools import partial
-from typing import TypeVar
 
 import aiohttp
 import msgspec
 from prometheus_client import Counter
 
-from contract import agent
+from contract import agent, answers
 from contract.agent import AgentStatus, Intent, IntentAnswer
 from contract.agent_client import AgentClient
 from contract.errors import ProtocolViolation, Unreachable
@@ -24,7 +23,6 @@ from controllers.runtime.loop import Context
 MAX_ANSWER_BYTES = 1 << 20
 _TIMEOUT = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
 _JSON = {"content-type": "application/json"}
-Answer = TypeVar("Answer")
 
 
 def new_agents(ctx: Context) -> Agents:
@@ -58,11 +56,11 @@ class SessionAgent:
         self._base = url.rstrip("/") + agent.PREFIX
 
     async def status(self) -> AgentStatus:
-        return _decode(await self._call("GET", "/status", None, (200,)), AgentStatus)
+        return answers.decode(await self._call("GET", "/status", None, (200,)), AgentStatus)
 
     async def put_intent(self, intent: Intent) -> IntentAnswer:
         body = msgspec.json.encode(intent)
-        return _decode(await self._call("PUT", "/intent", body, (200, 400, 403, 409)), IntentAnswer)
+        return answers.decode(await self._call("PUT", "/intent", body, (200, 400, 403, 409)), IntentAnswer)
 
     async def aclose(self) -> None:
         """The session belongs to the runtime."""
@@ -77,7 +75,8 @@ class SessionAgent:
                 timeout=_TIMEOUT,
                 allow_redirects=False,
             ) as response:
-                content = await _read(response, f"{method} {path}")
+                chunks = response.content.iter_any()
+                content = await answers.read_bounded(chunks, call=f"{method} {path}", limit_bytes=MAX_ANSWER_BYTES)
                 if response.status not in accept:
                     raise ProtocolViolation(f"{method} {path}: status {response.status}, {content[:200]!r}")
                 return content
@@ -85,22 +84,3 @@ class SessionAgent:
             raise Unreachable(f"{method} {path}: {type(error).__name__}") from error
         except ValueError as error:
             raise ProtocolViolation(f"{method} {path}: {type(error).__name__}") from error
-
-
-async def _read(response: aiohttp.ClientResponse, call: str) -> bytes:
-    """The whole body, up to MAX_ANSWER_BYTES."""
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in response.content.iter_any():
-        size += len(chunk)
-        if size > MAX_ANSWER_BYTES:
-            raise ProtocolViolation(f"{call}: answer larger than {MAX_ANSWER_BYTES} bytes")
-        chunks.append(chunk)
-    return b"".join(chunks)
-
-
-def _decode(body: bytes, kind: type[Answer]) -> Answer:
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolViolation(f"{kind.__name__}: {error}") from error

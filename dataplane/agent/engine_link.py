@@ -6,17 +6,16 @@ memory of a second HTTP library.
 """
 
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import aiohttp
 import msgspec
 from numpy.typing import NDArray
 
-from contract import engine, samples
+from contract import answers, engine, samples
 from contract.errors import ProtocolViolation, Unreachable
 
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
-Answer = TypeVar("Answer")
 
 
 class EngineLink:
@@ -64,18 +63,18 @@ class EngineLink:
 
     async def describe(self) -> engine.Describe:
         _, body = await self._call("GET", "/describe")
-        answer = _decode(body, engine.Describe)
+        answer = answers.decode(body, engine.Describe)
         if answer.contract_version != engine.VERSION:
             raise ProtocolViolation(f"describe: contract {answer.contract_version!r}, this agent speaks {engine.VERSION!r}")
         return answer
 
     async def observe(self) -> engine.Observe:
         _, body = await self._call("GET", "/observe")
-        return _decode(body, engine.Observe)
+        return answers.decode(body, engine.Observe)
 
     async def put_split(self, request: engine.SplitRequest) -> engine.SplitAnswer:
         _, body = await self._call("PUT", "/split", body=msgspec.json.encode(request), accept=(200, 409))
-        return _decode(body, engine.SplitAnswer)
+        return answers.decode(body, engine.SplitAnswer)
 
     async def samples(self, cursor: int) -> tuple[NDArray[Any], int, int]:
         headers, body = await self._call("GET", f"/samples?cursor={cursor}")
@@ -98,14 +97,8 @@ class EngineLink:
             async with self._session.request(
                 method, engine.PREFIX + path, data=body, headers=headers, allow_redirects=False
             ) as response:
-                chunks: list[bytes] = []
-                size = 0
-                async for chunk in response.content.iter_any():
-                    size += len(chunk)
-                    if size > MAX_ANSWER_BYTES:
-                        raise ProtocolViolation(f"{method} {path}: answer larger than {MAX_ANSWER_BYTES} bytes")
-                    chunks.append(chunk)
-                content = b"".join(chunks)
+                chunks = response.content.iter_any()
+                content = await answers.read_bounded(chunks, call=f"{method} {path}", limit_bytes=MAX_ANSWER_BYTES)
                 if response.status not in accept:
                     raise ProtocolViolation(f"{method} {path}: status {response.status}, {content[:200]!r}")
                 return response.headers, content
@@ -113,10 +106,3 @@ class EngineLink:
             raise Unreachable(f"{method} {path}: {type(error).__name__}") from error
         except ValueError as error:
             raise ProtocolViolation(f"{method} {path}: {type(error).__name__}") from error
-
-
-def _decode(body: bytes, kind: type[Answer]) -> Answer:
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolViolation(f"{kind.__name__}: {error}") from error

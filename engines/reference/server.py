@@ -139,6 +139,8 @@ def errors_as_answers(next_handler: Handler) -> Handler:
             return reply(ErrorAnswer(error=str(error)), status=400)
         except UnicodeDecodeError:
             return reply(ErrorAnswer(error="body: not UTF-8"), status=400)
+        except RecursionError:
+            return reply(ErrorAnswer(error="body: nested too deeply"), status=400)
 
     return handle
 

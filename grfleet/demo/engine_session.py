@@ -9,7 +9,8 @@ import time
 import aiohttp
 import msgspec
 
-from contract import engine
+from contract import answers, engine
+from contract.errors import ProtocolViolation
 
 CLOCK_PROBES = 5
 TIMEOUT = aiohttp.ClientTimeout(total=15.0)
@@ -42,7 +43,7 @@ class EngineSession:
         best_s = float("inf")
         for _ in range(CLOCK_PROBES):
             sent_s = time.monotonic()
-            seen = msgspec.json.decode(await self._call("GET", "/observe"), type=engine.Observe)
+            seen = _decoded(await self._call("GET", "/observe"), engine.Observe)
             took_s = time.monotonic() - sent_s
             if took_s < best_s:
                 best_s = took_s
@@ -59,10 +60,7 @@ class EngineSession:
         """
         offset_ms = (self._clock_offset_ms or 0.0) + start_s * 1000.0
         stamped = msgspec.structs.replace(request, arrival_ms=(request.arrival_ms or 0.0) + offset_ms)
-        try:
-            return msgspec.json.decode(await self._call("POST", "/rank", stamped), type=engine.RankAnswer)
-        except (msgspec.ValidationError, msgspec.DecodeError) as error:
-            raise RequestFailed(f"rank answered something else: {error}") from error
+        return _decoded(await self._call("POST", "/rank", stamped), engine.RankAnswer)
 
     async def _call(self, method: str, path: str, body: msgspec.Struct | None = None) -> bytes:
         if self._http is None:
@@ -80,6 +78,13 @@ class EngineSession:
     async def aclose(self) -> None:
         if self._http is not None:
             await self._http.close()
+
+
+def _decoded(body: bytes, kind: type[answers.Answer]) -> answers.Answer:
+    try:
+        return answers.decode(body, kind)
+    except ProtocolViolation as error:
+        raise RequestFailed(f"answered something else: {error}") from error
 
 
 def _session(address: str) -> aiohttp.ClientSession:

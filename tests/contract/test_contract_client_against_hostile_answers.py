@@ -64,8 +64,9 @@ async def test_unknown_fields_are_ignored_so_that_versions_can_differ() -> None:
         (DESCRIBE % (b"v1", b"NaN"), "Describe"),
         (DESCRIBE % (b"v1", b'"50"'), "p99Ms"),
         (b"[" * 50_000, "Describe"),
+        (b'{"fieldOfTomorrow":' + b"[" * 50_000, "Describe"),
     ],
-    ids=["empty", "null", "list", "not-text", "missing", "version", "zero", "nan", "text", "deep"],
+    ids=["empty", "null", "list", "not-text", "missing", "version", "zero", "nan", "text", "deep", "deep-and-unknown"],
 )
 async def test_a_body_that_is_not_the_contract_is_a_violation_that_says_where(body: bytes, word: str) -> None:
     async with answering(reply(body)) as url, EngineClient(url) as client:
