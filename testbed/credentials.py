@@ -36,6 +36,7 @@ NODE_NAME = "node"
 _COMPONENT_USERS = {
     "kube-scheduler": ("system:kube-scheduler", ""),
     "kube-proxy": ("system:kube-proxy", ""),
+    "coredns": ("testbed:coredns", ""),
     "kubelet": (f"system:node:{NODE_NAME}", ",system:nodes"),
 }
 _VALIDITY = datetime.timedelta(days=365)

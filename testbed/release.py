@@ -17,7 +17,7 @@ from pathlib import Path
 
 import httpx
 
-from testbed.versions import ETCD, HELM, KUBERNETES, Program
+from testbed.versions import COREDNS, ETCD, HELM, KUBERNETES, Program
 
 _CONNECT_SECONDS, _READ_SECONDS, _TOTAL_SECONDS = 3.0, 8.0, 180.0
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -60,6 +60,9 @@ def artifact(program: Program, machine: str) -> Artifact:
         stem = f"etcd-v{version}-linux-{arch}"
         base = f"https://github.com/etcd-io/etcd/releases/download/v{version}"
         return Artifact(f"{base}/{stem}.tar.gz", f"{base}/SHA256SUMS", f"{stem}/{program.name}")
+    if program.module is COREDNS:
+        url = f"https://github.com/coredns/coredns/releases/download/v{version}/coredns_{version}_linux_{arch}.tgz"
+        return Artifact(url, f"{url}.sha256", program.name)
     assert program.module is HELM
     url = f"https://get.helm.sh/helm-v{version}-linux-{arch}.tar.gz"
     return Artifact(url, f"{url}.sha256sum", f"linux-{arch}/{program.name}")

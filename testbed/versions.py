@@ -58,6 +58,7 @@ def _kubernetes(version: str) -> Module:
 
 KUBERNETES = _kubernetes("1.34.4")
 ETCD = Module("etcd", "3.6.6")
+COREDNS = Module("coredns", "1.12.4")
 HELM = Module("helm", "3.19.2", ("-X helm.sh/helm/v3/internal/version.version=v3.19.2",))
 
 PROGRAMS: dict[str, Program] = {
@@ -71,9 +72,10 @@ PROGRAMS: dict[str, Program] = {
         Program("kube-scheduler", KUBERNETES, "k8s.io/kubernetes/cmd/kube-scheduler"),
         Program("kubelet", KUBERNETES, "k8s.io/kubernetes/cmd/kubelet"),
         Program("kube-proxy", KUBERNETES, "k8s.io/kubernetes/cmd/kube-proxy"),
+        Program("coredns", COREDNS, "."),
     )
 }
 CONTROL_PLANE_PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl")
 # Only a real node needs these, and a real node needs root, so they are made on demand and never by default.
-NODE_PROGRAMS = ("kube-scheduler", "kubelet", "kube-proxy")
+NODE_PROGRAMS = ("kube-scheduler", "kubelet", "kube-proxy", "coredns")
 DEFAULT_PROGRAMS = tuple(name for name in PROGRAMS if name not in NODE_PROGRAMS)

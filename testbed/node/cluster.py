@@ -31,6 +31,11 @@ from testbed.versions import CONTROL_PLANE_PROGRAMS, NODE_PROGRAMS
 
 PACKAGES = ("containerd", "runc", "containernetworking-plugins", "iptables", "conntrack", "socat", "catatonit", "iproute2")
 _RELAY_PORT = 6443
+_COMPONENTS = {
+    "coredns": configuration.coredns_command,
+    "kube-proxy": configuration.kube_proxy_command,
+    "kubelet": configuration.kubelet_command,
+}
 _SETTLE_SECONDS = 0.05
 
 
@@ -147,8 +152,8 @@ class LocalCluster:
         self._start_scheduler()
         self._runtime.prepare()
         self._runtime.start()
-        self._start_component("kube-proxy")
-        self._start_component("kubelet")
+        for name in _COMPONENTS:
+            self._start_component(name)
         self.wait_ready()
 
     def _start_relay(self, environment: dict[str, str]) -> None:
@@ -161,14 +166,15 @@ class LocalCluster:
     def _configure(self) -> None:
         addresses = self._namespaces.addresses
         url = f"https://{addresses.host}:{_RELAY_PORT}"
-        for name in ("kubelet", "kube-proxy"):
+        for name in _COMPONENTS:
             self.plane.component_kubeconfig(name, url=url)
         self.plane.component_kubeconfig("kube-scheduler")
         (self.directory / "cni").mkdir(exist_ok=True)
         (self.directory / "cni" / "10-pods.conflist").write_text(configuration.pod_network(addresses))
         (self.directory / "kubelet.json").write_text(
-            configuration.kubelet(self.directory, ca_file=self.plane.ca_file, cgroup=self._cgroup, cluster_dns=None)
+            configuration.kubelet(self.directory, ca_file=self.plane.ca_file, cgroup=self._cgroup, addresses=addresses)
         )
+        (self.directory / "Corefile").write_text(configuration.corefile(self.directory, addresses))
         with self.plane.client() as client:
             for path, body in _objects(addresses.host):
                 answer = client.post(path, json=body)
@@ -183,8 +189,7 @@ class LocalCluster:
         )
 
     def _start_component(self, name: str) -> None:
-        make = {"kubelet": configuration.kubelet_command, "kube-proxy": configuration.kube_proxy_command}[name]
-        command = make(self._binaries[name], self.directory, self._namespaces.addresses)
+        command = _COMPONENTS[name](self._binaries[name], self.directory, self._namespaces.addresses)
         self._doors[name] = self._namespaces.start_program(name, command, log=self.plane.log(name))
 
     def wait_ready(self) -> None:
@@ -268,7 +273,7 @@ class LocalCluster:
 
     @contextlib.contextmanager
     def fault(self, component: str) -> Iterator[None]:
-        """Kill ``kubelet``, ``containerd`` or ``kube-proxy`` as a crash would; it starts again on leaving.
+        """Kill ``kubelet``, ``containerd``, ``kube-proxy`` or ``coredns`` as a crash would; it starts again on leaving.
 
         Raises
         ------
@@ -277,7 +282,7 @@ class LocalCluster:
         """
         if component == "containerd":
             self._runtime.kill()
-        elif component in ("kubelet", "kube-proxy"):
+        elif component in _COMPONENTS:
             end_inside(self._doors.pop(component), grace_seconds=0)
         else:
             raise NotImplementedError(f"no fault for {component}")
@@ -308,19 +313,30 @@ class LocalCluster:
 
 
 def _objects(host: str) -> list[tuple[str, dict[str, object]]]:
-    """What the API server would publish of itself if it did not listen on loopback, and its right to talk to kubelets."""
+    """What the API server would publish of itself if it did not listen on loopback, and the roles of the node's parts."""
     endpoints: dict[str, object] = {
         "metadata": {"name": "kubernetes", "labels": {"kubernetes.io/service-name": "kubernetes"}},
         "addressType": "IPv4",
         "endpoints": [{"addresses": [host], "conditions": {"ready": True}}],
         "ports": [{"name": "https", "port": _RELAY_PORT, "protocol": "TCP"}],
     }
-    binding: dict[str, object] = {
-        "metadata": {"name": "testbed:kubelet-client"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:kubelet-api-admin"},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "apiserver"}],
-    }
+    rules: list[dict[str, list[str]]] = [
+        {"apiGroups": [""], "resources": ["services", "pods", "namespaces"], "verbs": ["list", "watch"]},
+        {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
+    ]
+    roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
     return [
         ("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices", endpoints),
-        ("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding),
+        (f"{roles[:-1]}bindings", _binding("testbed:kubelet-client", user="apiserver", role="system:kubelet-api-admin")),
+        (roles, {"metadata": {"name": "testbed:coredns"}, "rules": rules}),
+        (f"{roles[:-1]}bindings", _binding("testbed:coredns", user="testbed:coredns", role="testbed:coredns")),
     ]
+
+
+def _binding(name: str, *, user: str, role: str) -> dict[str, object]:
+    group = "rbac.authorization.k8s.io"
+    return {
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": role},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": user}],
+    }

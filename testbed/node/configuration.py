@@ -66,7 +66,7 @@ def pod_network(addresses: Addresses) -> str:
     return json.dumps({"cniVersion": "0.4.0", "name": "pods", "plugins": plugins}, indent=2)
 
 
-def kubelet(directory: Path, *, ca_file: Path, cgroup: str, cluster_dns: str | None) -> str:
+def kubelet(directory: Path, *, ca_file: Path, cgroup: str, addresses: Addresses) -> str:
     """KubeletConfiguration: callers prove themselves by certificate or token and are authorised by the API server."""
     resolver = directory / "resolv.conf"
     resolver.write_text("# the testbed gives pods no resolver but the cluster's own\n")
@@ -87,6 +87,7 @@ def kubelet(directory: Path, *, ca_file: Path, cgroup: str, cluster_dns: str | N
         "volumePluginDir": str(directory / "kubelet-plugins"),
         "resolvConf": str(resolver),
         "clusterDomain": CLUSTER_DOMAIN,
+        "clusterDNS": [addresses.node],
         # A machine that is low on disk is its owner's concern; images are never collected, as nobody could pull them again.
         "evictionHard": never,
         "imageGCHighThresholdPercent": 100,
@@ -99,8 +100,6 @@ def kubelet(directory: Path, *, ca_file: Path, cgroup: str, cluster_dns: str | N
         "maxPods": 200,
         "shutdownGracePeriod": "0s",
     }
-    if cluster_dns:
-        value["clusterDNS"] = [cluster_dns]
     return json.dumps(value, indent=2)
 
 
@@ -115,6 +114,35 @@ def kubelet_command(program: Path, directory: Path, addresses: Addresses) -> lis
         f"--hostname-override={NODE_NAME}",
         f"--node-ip={addresses.node}",
     ]
+
+
+def corefile(directory: Path, addresses: Addresses) -> str:
+    """Corefile of the cluster's names; every other name is answered at once, for there is nobody to ask.
+
+    The answer stands in a block of its own, since within one block it would come before the cluster's names.
+    """
+    return f"""\
+{CLUSTER_DOMAIN}:53 in-addr.arpa:53 {{
+    bind {addresses.node}
+    errors
+    kubernetes {CLUSTER_DOMAIN} in-addr.arpa {{
+        kubeconfig {directory / "coredns.kubeconfig"}
+        ttl 5
+    }}
+}}
+.:53 {{
+    bind {addresses.node}
+    errors
+    template ANY ANY {{
+        rcode NXDOMAIN
+    }}
+}}
+"""
+
+
+def coredns_command(program: Path, directory: Path, addresses: Addresses) -> list[str | Path]:
+    """Command line of CoreDNS, which is a process of the node and not a pod."""
+    return [program, "-conf", directory / "Corefile"]
 
 
 def kube_proxy_command(program: Path, directory: Path, addresses: Addresses) -> list[str | Path]:

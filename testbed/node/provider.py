@@ -43,7 +43,7 @@ class ClusterProvider(Protocol):
         ...
 
     def fault(self, component: str) -> AbstractContextManager[None]:
-        """Kill a component of the node (``kubelet``, ``containerd``, ``kube-proxy``); it starts again on leaving.
+        """Kill a component of the node (``kubelet``, ``containerd``, ``kube-proxy``, ``coredns``); it starts again on leaving.
 
         Raises
         ------

@@ -145,6 +145,18 @@ def test_a_service_answers_pods_and_the_test_and_logs_and_exec_work(node_cluster
     assert said.stdout == "65532\n"
 
 
+def test_names_of_services_resolve_in_pods_and_other_names_are_refused_at_once(node_cluster: LocalCluster, space: str) -> None:
+    serve(node_cluster, space, 1)
+    other = (
+        "import socket, sys\ntry:\n    socket.getaddrinfo('example.com', 80)\nexcept socket.gaierror as e:\n    print(e.errno)"
+    )
+
+    assert run_to_end(node_cluster, space, pod("short", [PYTHON, "-c", FETCH, "http://web/"])) == "200\n"
+    long = f"http://web.{space}.svc.cluster.local/"
+    assert run_to_end(node_cluster, space, pod("long", [PYTHON, "-c", FETCH, long])) == "200\n"
+    assert run_to_end(node_cluster, space, pod("other", [PYTHON, "-c", other])) == "-2\n"
+
+
 def test_reaching_a_target_that_does_not_exist_says_so(node_cluster: LocalCluster, space: str) -> None:
     with pytest.raises(NodeError, match="not found"), node_cluster.reach("pod/nobody", 80, namespace=space):
         pass
