@@ -4,6 +4,7 @@ package main
 import (
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/coremain"
+	_ "github.com/coredns/coredns/plugin/bind"
 	_ "github.com/coredns/coredns/plugin/errors"
 	_ "github.com/coredns/coredns/plugin/kubernetes"
 	_ "github.com/coredns/coredns/plugin/ready"
@@ -11,6 +12,6 @@ import (
 )
 
 func main() {
-	dnsserver.Directives = []string{"errors", "ready", "template", "kubernetes"}
+	dnsserver.Directives = []string{"bind", "errors", "ready", "template", "kubernetes"}
 	coremain.Run()
 }
