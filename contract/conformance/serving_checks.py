@@ -51,8 +51,7 @@ async def counters_count_and_never_shrink(session: Session) -> None:
 
 async def a_user_hits_its_cached_prefix(session: Session) -> None:
     """The second request of a user finds the history of the first."""
-    described, split = await session.client.describe(), await session.split()
-    if split.limits.kv_bytes < 8 * 512 * described.kv_bytes_per_token:
+    if not await session.kv_holds_users():
         raise Skipped("the KV cache is too small to tell")
     await session.rank(200)
     answer = await session.rank(200, tokens=600)
@@ -132,11 +131,17 @@ async def pre_infer_above_the_slots_is_refused(session: Session) -> None:
 
 
 async def evicted_users_are_gone(session: Session) -> None:
-    """Evicting an idle user frees its bytes; evicting an unknown one affects nobody."""
-    answer = await session.client.evict(engine.UsersRequest(user_keys=[user_key(600)]))
-    must(answer.affected == 0, "a user that never came was evicted")
-    prefetched = await session.client.prefetch(engine.UsersRequest(user_keys=[user_key(600)]))
-    must(prefetched.affected == 0, "a user that never came was prefetched")
+    """Evicting an idle user frees its bytes, so that its next request hits nothing; evicting an unknown one affects nobody."""
+    unknown, known = (engine.UsersRequest(user_keys=[user_key(who)]) for who in (600, 601))
+    must((await session.client.evict(unknown)).affected == 0, "a user that never came was evicted")
+    must((await session.client.prefetch(unknown)).affected == 0, "a user that never came was prefetched")
+    if not await session.kv_holds_users():
+        raise Skipped("the KV cache is too small to tell")
+    await session.rank(601)
+    await session.idle()
+    answer = await session.client.evict(known)
+    must(answer.affected == 1 and answer.bytes > 0, f"an idle user was not evicted: {answer.affected}, {answer.bytes} bytes")
+    must((await session.rank(601)).kv_tokens_hit == 0, "an evicted user still hits")
 
 
 async def invalidation_begins_an_epoch(session: Session) -> None:

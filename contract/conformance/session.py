@@ -61,12 +61,21 @@ class Session:
     async def split(self) -> engine.SplitState:
         return (await self.client.observe()).split
 
-    async def put(self, *, revision: int, emb: int, kv: int, start_id: str | None = None, refill: int = 0) -> engine.SplitAnswer:
+    async def kv_holds_users(self) -> bool:
+        """Whether the KV limit leaves room for the histories of several of the suite's users."""
+        described, split = await self.client.describe(), await self.split()
+        return split.limits.kv_bytes >= 8 * HISTORY_TOKENS * described.kv_bytes_per_token
+
+    async def idle(self) -> None:
+        """Wait until the engine has nothing in flight, so that nothing is pinned by a request."""
+        await self._until(lambda seen: seen.gauges.in_flight == 0, "requests are still in flight")
+
+    async def put(self, *, revision: int, emb: int, kv: int, start_id: str | None = None) -> engine.SplitAnswer:
         """Ask for a split; the process is the present one unless another is named."""
         if start_id is None:
             start_id = (await self.client.observe()).start_id
         return await self.client.put_split(
-            engine.SplitRequest(start_id=start_id, revision=revision, emb_bytes=emb, kv_bytes=kv, refill_bytes_per_second=refill)
+            engine.SplitRequest(start_id=start_id, revision=revision, emb_bytes=emb, kv_bytes=kv, refill_bytes_per_second=0)
         )
 
     async def put_next(self, *, emb: int, kv: int) -> engine.SplitAnswer:
@@ -81,18 +90,17 @@ class Session:
             await self.confirmed(answer)
         return await self.split()
 
-    async def confirmed(self, answer: engine.SplitAnswer) -> engine.SplitAnswer:
-        """Repeat an accepted change until it is no longer deferred."""
+    async def confirmed(self, answer: engine.SplitAnswer) -> None:
+        """Wait until nothing is above the limits of an accepted change; within the pool at every look."""
         must(answer.status in ACCEPTED, f"change refused: {answer.status.value}, {answer.reason}")
-        before = await self.client.observe()
-        waited = 0.0
-        while (await self.split()).overage_bytes:
-            must(waited < self.settle_s, f"still above a limit after {self.settle_s} s")
-            must_be_within_pool(await self.split(), await self.client.describe())
-            await asyncio.sleep(0.02)
-            waited += 0.02
-        must((await self.client.observe()).start_id == before.start_id, "the engine restarted during the check")
-        return answer
+        described = await self.client.describe()
+
+        def arrived(seen: engine.Observe) -> bool:
+            must(seen.start_id == described.start_id, "the engine restarted during the check")
+            must_be_within_pool(seen.split, described)
+            return seen.split.overage_bytes == 0
+
+        await self._until(arrived, "still above a limit")
 
     async def raw(self, method: str, path: str, *, content: bytes = b"") -> httpx.Response:
         """Send bytes as they are, to see how the engine takes what is not the contract."""
@@ -105,6 +113,13 @@ class Session:
                 return await client.request(method, engine.PREFIX + path, content=content, headers=headers)
             except httpx.HTTPError as error:
                 raise Unreachable(f"{method} {path}: {type(error).__name__}") from error
+
+    async def _until(self, reached: Callable[[engine.Observe], bool], what: str) -> None:
+        waited_s = 0.0
+        while not reached(await self.client.observe()):
+            must(waited_s < self.settle_s, f"{what} after {self.settle_s} s")
+            await asyncio.sleep(0.02)
+            waited_s += 0.02
 
 
 ACCEPTED = (engine.SplitStatus.APPLIED, engine.SplitStatus.DEFERRED)

@@ -1,6 +1,6 @@
 """The reference engine passes every check of the contract, and engines that break it are caught by name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,12 @@ class LosesSamplesSilently(GRInstanceCore):
         self.samples.read = lambda cursor: (read(cursor)[0][24:], *read(cursor)[1:])  # type: ignore[method-assign]
 
 
+class KeepsWhoItEvicted(GRInstanceCore):
+    def evict(self, user_keys: Iterable[str]) -> engine.UsersAnswer:
+        resident = {key[0] for key in self.kv.keys_oldest_first()}
+        return engine.UsersAnswer(affected=sum(key in resident for key in user_keys), bytes=1)
+
+
 @pytest.mark.parametrize(
     ("make", "check"),
     [
@@ -91,6 +97,7 @@ class LosesSamplesSilently(GRInstanceCore):
         (KeepsTheEpoch, "invalidation_begins_an_epoch"),
         (ResetsCounters, "counters_count_and_never_shrink"),
         (LosesSamplesSilently, "samples_follow_the_cursor"),
+        (KeepsWhoItEvicted, "evicted_users_are_gone"),
     ],
 )
 async def test_an_engine_that_breaks_a_rule_fails_the_check_of_that_rule(make: Callable[..., GRInstanceCore], check: str) -> None:
