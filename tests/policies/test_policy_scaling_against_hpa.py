@@ -139,11 +139,12 @@ def make_cases() -> list[Case]:
     rng = random.Random(SEED)
     cases = []
     for number in range(EXTERNAL_CASES + POD_CASES):
-        current, low = rng.randint(1, 30), rng.randint(1, 12)
+        current = rng.randint(1, 30)
+        low = rng.randint(1, min(12, current + 1))
         common = {
             "name": f"case-{number}",
             "current": current,
-            "bounds": Bounds(minimum=low, maximum=low + rng.randint(0, 30)),
+            "bounds": Bounds(minimum=low, maximum=max(low, current + rng.choice([-2, 0, 2, 10, 40, 200]))),
             "behavior": Behavior(up=some_rules(rng), down=some_rules(rng)),
         }
         if number < EXTERNAL_CASES:
