@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from controllers.runtime.conditions import Condition, find_condition
-from controllers.runtime.events import EventLevel
+from controllers.runtime.events import EventLevel, EventRecorder
+from controllers.runtime.resources import Object
 
 UNANNOUNCED_TYPES = frozenset({"SplitSettled"})
 CALM_REASONS = frozenset({"NotPaused", "Progressing", "Warming", "Draining", "BudgetExhausted", "Terminating", "NoRoutingTable"})
@@ -45,6 +46,12 @@ def announcements(before: Sequence[Mapping[str, Any]], after: Iterable[Condition
             note = condition.message or f"{condition.type} is {condition.status}"
             found.append(Announcement("Warning" if problem else "Normal", condition.reason, note))
     return tuple(found)
+
+
+def post(events: EventRecorder, regarding: Object, words: Iterable[Announcement], *, action: str, controller: str) -> None:
+    """Hand the announcements to the recorder; `action` is the CamelCase word for what the loop did."""
+    for word in words:
+        events.emit(regarding, word.level, word.reason, word.note, action=action, controller=controller)
 
 
 def moved_on(before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str, Any]]) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 from contract import signing
 from controllers.runtime.errors import AlreadyExists, Terminal, Transient
 from controllers.runtime.loop import Context
-from controllers.runtime.resources import CONFIG_MAPS, POOLS, SECRETS, Key, Object, identity, key_of, uid_of
+from controllers.runtime.resources import CONFIG_MAPS, POOLS, SECRETS, Key, Object, identity, key_of, owner_reference, uid_of
 from crds.reasons import FieldManager
 
 _logger = logging.getLogger(__name__)
@@ -135,12 +135,7 @@ class KeyPublisher:
 def _owners(ctx: Context, namespace: str) -> dict[str, dict[str, Any]]:
     """Owner references to the pools of a namespace, by uid."""
     return {
-        uid_of(pool): {
-            "apiVersion": POOLS.api_version,
-            "kind": POOLS.kind,
-            "name": key_of(pool).name,
-            "uid": uid_of(pool),
-        }
+        uid_of(pool): owner_reference(POOLS, pool)
         for pool in ctx.store.all(POOLS, namespace)
         if not pool["metadata"].get("deletionTimestamp")
     }

@@ -1,4 +1,4 @@
-"""Which instances an event concerns: the one itself, those of a pool with a new spec, those under a policy with a new spec."""
+"""Which objects an event concerns: the instance itself or its pool, those of a pool with a new spec, those under a new policy."""
 
 from __future__ import annotations
 
@@ -20,6 +20,12 @@ def instances_for(event: WatchEvent, store: Store) -> Iterable[Key]:
     if event.resource == HBM_POLICIES:
         return [key for pool in pools_naming(event.key, store, field="hbm") for key in _of_pool(store, pool)]
     return ()
+
+
+def pool_of(event: WatchEvent) -> tuple[Key, ...]:
+    """Key of the pool that the instance of an event belongs to; nothing while the object has no spec."""
+    spec = event.obj.get("spec")
+    return (Key(event.key.namespace, str(spec["poolRef"])),) if spec else ()
 
 
 def pools_naming(policy: Key, store: Store, *, field: str) -> Iterator[Key]:

@@ -15,6 +15,7 @@ from controllers.allocation.decide import Plan, Push
 from controllers.allocation.memory import Memory, Pushed, Refusal
 from controllers.allocation.observe import Observation
 from controllers.allocation.rollup import RollupPlan
+from controllers.announce import post
 from controllers.runtime.loop import Context
 from controllers.runtime.resources import INSTANCES, POOLS, Object, identity, key_of, uid_of
 from controllers.signing_key import SigningKey
@@ -53,8 +54,7 @@ async def execute_rollup(plan: RollupPlan, pool: Object, ctx: Context) -> bool:
         resource_version=pool["metadata"]["resourceVersion"],
     )
     ctx.store.upsert(POOLS, answer)
-    for word in plan.announce:
-        ctx.events.emit(pool, word.level, word.reason, word.note, action="Report", controller="allocation")
+    post(ctx.events, pool, plan.announce, action="Report", controller="allocation")
     return True
 
 
@@ -104,8 +104,7 @@ async def _write_status(stored: Object, plan: Plan, ctx: Context) -> None:
         resource_version=stored["metadata"]["resourceVersion"],
     )
     ctx.store.upsert(INSTANCES, answer)
-    for word in plan.announce:
-        ctx.events.emit(stored, word.level, word.reason, word.note, action="Report", controller="allocation")
+    post(ctx.events, stored, plan.announce, action="Report", controller="allocation")
 
 
 def _refusal(answer: IntentAnswer) -> Refusal | None:

@@ -7,7 +7,7 @@ old word stands, so that the conditions do not flicker with every edit.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -20,8 +20,7 @@ from controllers.lookup import Found
 from controllers.pace import wait_before_write
 from controllers.runtime.conditions import Condition, conditions_of, find_condition, set_conditions
 from controllers.runtime.resources import key_of
-
-_NAMES_IN_A_MESSAGE = 5
+from controllers.words import few
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +60,7 @@ def pool_policy_healthy(view: PoolView) -> Condition:
         bad = {name: reason or default for name, (state, reason) in words.items() if state == status}
         if bad:
             reason = Counter(bad.values()).most_common(1)[0][0]
-            listed = _few([f"{name} ({why})" for name, why in sorted(bad.items())])
+            listed = few([f"{name} ({why})" for name, why in sorted(bad.items())])
             message = f"{len(bad)} of {len(words)} instances: {listed}"
             return Condition("PolicyHealthy", "False" if status == "False" else "Unknown", reason, message)
     if not words:
@@ -109,8 +108,3 @@ def _any_lags(view: PoolView) -> bool:
         if wanted[key] is not None and wanted[key] != intent:
             return True
     return False
-
-
-def _few(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_NAMES_IN_A_MESSAGE])
-    return f"{shown} and {len(names) - _NAMES_IN_A_MESSAGE} more" if len(names) > _NAMES_IN_A_MESSAGE else shown

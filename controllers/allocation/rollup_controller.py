@@ -16,7 +16,7 @@ from controllers.runtime.controller import DONE, Result
 from controllers.runtime.loop import Context
 from controllers.runtime.resources import HBM_POLICIES, INSTANCES, POOLS, Key
 from controllers.runtime.store import Store, WatchEvent
-from controllers.wake import pools_naming, spec_changed
+from controllers.wake import pool_of, pools_naming, spec_changed
 
 
 class AllocationRollupLoop:
@@ -36,7 +36,7 @@ class AllocationRollupLoop:
         if event.resource == POOLS:
             return (event.key,)
         if event.resource == INSTANCES:
-            return (Key(event.key.namespace, str(event.obj["spec"]["poolRef"])),) if event.obj.get("spec") else ()
+            return pool_of(event)
         return tuple(pools_naming(event.key, store, field="hbm")) if spec_changed(event) else ()
 
     async def start(self, ctx: Context) -> None:

@@ -5,17 +5,26 @@ What the API server answers goes into the store at once, so that the next look d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from controllers.announce import Announcement
+from controllers.announce import post
 from controllers.pool.decide import ApplyInstance, DeleteInstance, Plan, WriteReadiness
+from controllers.runtime.kube import ABSENT
 from controllers.runtime.loop import Context
-from controllers.runtime.resources import INSTANCES, POOL_LABEL, POOLS, Key, Object, ResourceType, identity, key_of, uid_of
+from controllers.runtime.resources import (
+    INSTANCES,
+    POOL_LABEL,
+    POOLS,
+    Key,
+    Object,
+    ResourceType,
+    identity,
+    key_of,
+    owner_reference,
+    uid_of,
+)
 from crds.reasons import FieldManager
-
-ABSENT = "1"
-"""A resourceVersion that no object has: an apply that carries it creates, or is refused when the name is taken meanwhile."""
 
 
 async def execute(plan: Plan, pool: Object, ctx: Context) -> bool:
@@ -30,7 +39,7 @@ async def execute(plan: Plan, pool: Object, ctx: Context) -> bool:
     if plan.status is None:
         return False
     await _write_status(POOLS, pool, plan.status, ctx)
-    _announce(pool, plan.announce, ctx)
+    post(ctx.events, pool, plan.announce, action="Reconcile", controller="pool")
     return True
 
 
@@ -39,9 +48,7 @@ def instance_body(pool: Object, name: str, source: Mapping[str, Any]) -> dict[st
     where = key_of(pool)
     body = identity(INSTANCES, Key(where.namespace, name))
     body["metadata"]["labels"] = {POOL_LABEL: where.name}
-    body["metadata"]["ownerReferences"] = [
-        {"apiVersion": POOLS.api_version, "kind": POOLS.kind, "name": where.name, "uid": uid_of(pool), "controller": True}
-    ]
+    body["metadata"]["ownerReferences"] = [owner_reference(POOLS, pool, controller=True)]
     body["spec"] = {"poolRef": where.name, "source": dict(source)}
     return body
 
@@ -61,7 +68,7 @@ async def _apply_instance(action: ApplyInstance, pool: Object, ctx: Context) -> 
 
 async def _write_readiness(action: WriteReadiness, ctx: Context) -> None:
     await _write_status(INSTANCES, action.current, action.status, ctx)
-    _announce(action.current, action.announce, ctx)
+    post(ctx.events, action.current, action.announce, action="Reconcile", controller="pool")
 
 
 async def _write_status(resource: ResourceType, current: Object, status: Mapping[str, Any], ctx: Context) -> None:
@@ -78,8 +85,3 @@ async def _write_status(resource: ResourceType, current: Object, status: Mapping
         resource_version=latest["metadata"]["resourceVersion"],
     )
     ctx.store.upsert(resource, answer)
-
-
-def _announce(regarding: Object, words: Iterable[Announcement], ctx: Context) -> None:
-    for word in words:
-        ctx.events.emit(regarding, word.level, word.reason, word.note, action="Reconcile", controller="pool")

@@ -11,10 +11,10 @@ from typing import Any
 
 from controllers.pool.observe import InstanceSeen, Observation
 from controllers.runtime.conditions import Condition, conditions_of, find_condition
+from controllers.words import few
 from crds import GRServingPool
 
 _UNUSABLE_POLICY = frozenset({"PolicyNotFound", "PolicyInvalid"})
-_NAMES_IN_A_MESSAGE = 5
 
 
 def instance_condition(instance: InstanceSeen) -> Condition:
@@ -76,11 +76,11 @@ def instances_condition(seen: Observation, wanted: Sequence[str], *, problem: st
     waiting = [name for name in wanted if name not in states or states[name].status == "Unknown"]
     failing = [f"{name} ({states[name].reason})" for name in wanted if name in states and states[name].status == "False"]
     if failing:
-        return Condition(kind, "False", "SomeNotReady", f"{_share(wanted, states)}; not ready: {_few(failing)}")
+        return Condition(kind, "False", "SomeNotReady", f"{_share(wanted, states)}; not ready: {few(failing)}")
     extra = [name for name in states if name not in wanted]
     if waiting or extra:
-        parts = [f"waiting for: {_few(waiting)}"] if waiting else []
-        parts += [f"leaving: {_few(extra)}"] if extra else []
+        parts = [f"waiting for: {few(waiting)}"] if waiting else []
+        parts += [f"leaving: {few(extra)}"] if extra else []
         return Condition(kind, "False", "Progressing", "; ".join([_share(wanted, states), *parts]))
     return Condition(kind, "True", "AllReady", _share(wanted, states))
 
@@ -137,8 +137,3 @@ def _name_taken(strangers: Mapping[str, str]) -> Condition:
 def _share(wanted: Sequence[str], states: Mapping[str, Condition]) -> str:
     ready = sum(name in states and states[name].status == "True" for name in wanted)
     return f"{ready} of {len(wanted)} instances are ready"
-
-
-def _few(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_NAMES_IN_A_MESSAGE])
-    return f"{shown} and {len(names) - _NAMES_IN_A_MESSAGE} more" if len(names) > _NAMES_IN_A_MESSAGE else shown

@@ -14,7 +14,7 @@ from controllers.runtime.controller import DONE, Result
 from controllers.runtime.loop import Context
 from controllers.runtime.resources import INSTANCES, POOLS, ROUTING_POLICIES, ROUTING_TABLES, Key
 from controllers.runtime.store import Store, WatchEvent
-from controllers.wake import pools_naming, spec_changed
+from controllers.wake import pool_of, pools_naming, spec_changed
 
 
 class RoutingLoop:
@@ -35,7 +35,7 @@ class RoutingLoop:
         if event.resource in (POOLS, ROUTING_TABLES):  # a table has the name of its pool
             return (event.key,)
         if event.resource == INSTANCES:
-            return (Key(event.key.namespace, str(event.obj["spec"]["poolRef"])),) if event.obj.get("spec") else ()
+            return pool_of(event)
         return tuple(pools_naming(event.key, store, field="routing")) if spec_changed(event) else ()
 
     async def start(self, ctx: Context) -> None:

@@ -19,6 +19,7 @@ from controllers.routing.members import members_of, not_observed_yet, seconds_of
 from controllers.routing.observe import Holder, Observation
 from controllers.routing.wire import milliseconds, move_fields, moves_of, percent, table_fields, table_of
 from controllers.runtime.conditions import Condition, Status, conditions_of, find_condition, set_conditions
+from controllers.words import few
 from crds import RoutingPolicySpec
 from crds.routing_table import MAX_TABLE_INSTANCES
 from policies.routing.table import ChurnBudget, Table, TablePlan, TableReason, plan_table
@@ -187,7 +188,7 @@ def _verdict(seen: Observation, planned: TablePlan | None, generation: int | Non
         return _published("False", "BudgetExhausted", f"{words}; more users move in the next windows of churn.windowSeconds")
     warming = [owner.name for owner in owners if owner.weight_percent < 100]
     if warming:
-        return _published("False", "Warming", f"{words}; warming: {', '.join(warming[:5])}")
+        return _published("False", "Warming", f"{words}; warming: {few(warming)}")
     return _published("True", "Published", words)
 
 

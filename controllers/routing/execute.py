@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from controllers.announce import post
 from controllers.routing.decide import Plan
 from controllers.routing.observe import Observation
+from controllers.runtime.kube import ABSENT
 from controllers.runtime.loop import Context
-from controllers.runtime.resources import POOL_LABEL, POOLS, ROUTING_TABLES, Object, identity, key_of, uid_of
+from controllers.runtime.resources import POOL_LABEL, POOLS, ROUTING_TABLES, Object, identity, key_of, owner_reference, uid_of
 from crds.reasons import FieldManager
-
-ABSENT = "1"
-"""A resourceVersion that no object has: an apply that carries it creates, or is refused when the name is taken meanwhile."""
 
 
 async def execute(plan: Plan, seen: Observation, ctx: Context) -> bool:
@@ -40,8 +39,7 @@ async def execute(plan: Plan, seen: Observation, ctx: Context) -> bool:
         resource_version=seen.stored["metadata"]["resourceVersion"],
     )
     ctx.store.upsert(POOLS, answer)
-    for word in plan.announce:
-        ctx.events.emit(seen.stored, word.level, word.reason, word.note, action="Publish", controller="routing")
+    post(ctx.events, seen.stored, plan.announce, action="Publish", controller="routing")
     return True
 
 
@@ -64,8 +62,6 @@ def table_body(pool: Object) -> dict[str, Any]:
     where = key_of(pool)
     body = identity(ROUTING_TABLES, where)
     body["metadata"]["labels"] = {POOL_LABEL: where.name}
-    body["metadata"]["ownerReferences"] = [
-        {"apiVersion": POOLS.api_version, "kind": POOLS.kind, "name": where.name, "uid": uid_of(pool), "controller": True}
-    ]
+    body["metadata"]["ownerReferences"] = [owner_reference(POOLS, pool, controller=True)]
     body["spec"] = {"poolRef": where.name}
     return body

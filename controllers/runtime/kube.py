@@ -26,6 +26,8 @@ from controllers.runtime.ssa import already_applied
 JSON = "application/json"
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
+ABSENT = "1"
+"""A resourceVersion that no object has: an apply that carries it creates, or is refused when the name is taken meanwhile."""
 DEFAULT_TIMEOUT_SECONDS = 10.0
 
 

@@ -21,9 +21,10 @@ from controllers.runtime.clock import SystemClock
 from controllers.runtime.errors import ReconcileError
 from controllers.runtime.logs import configure_logging
 from controllers.runtime.loop import Loop
-from controllers.runtime.resources import GROUP, ResourceType
+from controllers.runtime.resources import ResourceType
 from controllers.runtime.runtime import PreflightFailed, Runtime
 from controllers.runtime.settings import parse_settings
+from crds.types import GROUP
 
 _logger = logging.getLogger(__name__)
 

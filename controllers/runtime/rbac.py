@@ -15,7 +15,6 @@ from controllers.runtime.resources import (
     ALLOCATOR_MODELS,
     CONFIG_MAPS,
     EVENTS,
-    GROUP,
     HBM_POLICIES,
     INSTANCES,
     LEASES,
@@ -25,6 +24,7 @@ from controllers.runtime.resources import (
     ROUTING_TABLES,
     SECRETS,
 )
+from crds.types import GROUP
 
 
 class Scope(StrEnum):

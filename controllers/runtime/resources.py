@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from crds.types import GROUP, VERSION
+
 Object = Mapping[str, Any]
 """A Kubernetes object as plain JSON data. Objects out of the store are shared: never change them in place."""
 
-GROUP = "grfleet.dev"
-VERSION = "v1alpha1"
 POOL_LABEL = f"{GROUP}/pool"
 """Label on everything that belongs to a pool: its name."""
 
@@ -88,6 +88,12 @@ def key_of(obj: Object) -> Key:
 def uid_of(obj: Object) -> str:
     """The uid that the API server gave the object; empty if it has none yet."""
     return str(obj["metadata"].get("uid", ""))
+
+
+def owner_reference(resource: ResourceType, owner: Object, *, controller: bool = False) -> dict[str, Any]:
+    """The reference by which the garbage collector deletes an object after its `owner`; at most one owner is the controller."""
+    reference = {"apiVersion": resource.api_version, "kind": resource.kind, "name": key_of(owner).name, "uid": uid_of(owner)}
+    return {**reference, "controller": True} if controller else reference
 
 
 def identity(resource: ResourceType, key: Key) -> dict[str, Any]:
