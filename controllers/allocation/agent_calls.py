@@ -11,7 +11,6 @@ from functools import partial
 
 import aiohttp
 import msgspec
-from prometheus_client import Counter
 
 from contract import agent, answers
 from contract.agent import AgentStatus, Intent, IntentAnswer
@@ -26,18 +25,12 @@ _JSON = {"content-type": "application/json"}
 
 
 def new_agents(ctx: Context) -> Agents:
-    """Agents over the session of the process, counted in its metrics; made once a process."""
-    calls = Counter(
-        "grfleet_agent_calls_total",
-        "Calls of the operator to agents by outcome.",
-        ("call", "outcome"),
-        registry=ctx.metrics.registry,
-    )
+    """Agents over the session of the process, counted in its metrics."""
     return Agents(
         clock=ctx.clock,
         rng=ctx.rng,
         connect=partial(connect, ctx.http),
-        count=lambda call, outcome: calls.labels(call, outcome).inc(),
+        count=lambda call, outcome: ctx.metrics.agent_calls.labels(call, outcome).inc(),
     )
 
 

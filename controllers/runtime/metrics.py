@@ -74,6 +74,7 @@ class Metrics:
             "grfleet_sweep_ghosts_total", "Objects dropped by a sweep because their deletion got lost.", "resource"
         )
         self.events_posted = counter("grfleet_events_total", "Events by outcome.", "outcome")
+        self.agent_calls = counter("grfleet_agent_calls_total", "Calls of the operator to agents by outcome.", "call", "outcome")
 
     def prepare_controller(self, controller: str, workers: int) -> None:
         """Create all series of one controller with 0, so that rates are right from the first failure on."""
