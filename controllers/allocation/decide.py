@@ -25,8 +25,7 @@ REPEAT_SECONDS = 5.0
 """An intent that was refused, or taken and lost again, is handed over anew after this time at the earliest."""
 OWN_CONDITIONS = frozenset({"PolicyHealthy", "SplitSettled"})
 OWN_FIELDS = ("split", "strategyInForce", "reason", "caches", "p99Ms", "sloPercent", "agent")
-UNTIMED_FIELDS = ("message", "lastObservedTime")
-"""Written along with the others and never a cause to write."""
+"""What is worth a write. `message` and `lastObservedTime` are written along with them and never a cause to write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

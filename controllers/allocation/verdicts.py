@@ -15,7 +15,6 @@ _DATA_REASONS = frozenset(
         "NotANumber",
         "CountersWentBack",
         "LimitsAbovePool",
-        "StaleObservation",
         "EngineGarbage",
         "MissingData",
         "StaleData",

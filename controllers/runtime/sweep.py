@@ -33,8 +33,8 @@ class Sweeper:
         When the first sweep begins even if the watch library has not listed by then.
     settle_seconds
         Pause between a list of the watch library and the sweep that answers it, once the store is synced.
-    read
-        Called with the resource type after each whole list, as proof that the API server was really read.
+    swept
+        Called with the resource type and the number of ghosts dropped after each whole list.
     """
 
     def __init__(
@@ -49,7 +49,6 @@ class Sweeper:
         first_seconds: float = 5.0,
         settle_seconds: float = 1.0,
         retry_seconds: float = 5.0,
-        read: Callable[[ResourceType], None] = lambda resource: None,
         swept: Callable[[ResourceType, int], None] = lambda resource, ghosts: None,
     ) -> None:
         self._kube = kube
@@ -60,7 +59,6 @@ class Sweeper:
         self._period = period_seconds
         self._settle = settle_seconds
         self._retry = retry_seconds
-        self._read = read
         self._swept = swept
         self._due: dict[ResourceType, float] = {resource: clock.monotonic() + first_seconds for resource in store.resources}
         self._wake = asyncio.Event()
@@ -90,7 +88,6 @@ class Sweeper:
         self._store.mark_synced(resource)
         if not self._store.unsynced():
             self.synced.set()
-        self._read(resource)
         self._swept(resource, ghosts)
         if ghosts:
             _logger.info("sweep of %s dropped %d objects whose deletion the watch had missed", resource, ghosts)
