@@ -54,14 +54,14 @@ class WriteTimes:
 
 
 class Restraint:
-    """Keeps a look that is dear from being taken too often: after one that took a second of computing, twenty seconds pass.
+    """Keeps a look that is dear from being taken too often: after one that took ten milliseconds of computing, a second passes.
 
-    So a loop spends at most a twentieth of a core on one pool, however large it is and however often its instances change; a
+    So a loop spends at most a hundredth of a core on one pool, however large it is and however often its instances change; a
     small pool never notices. What a look costs is read from a clock that goes on while the machine does something else or sleeps,
     so the pause has an end: a look during which the process stood still for a minute must not leave the pool alone for twenty.
     """
 
-    SHARE = 20.0
+    SHARE = 100.0
     LONGEST_SECONDS = 10.0
 
     def __init__(self) -> None:
