@@ -29,7 +29,7 @@ from simulator.workloads import TraceFiles, Workload, demo_workload
 
 TABLE_TIMEOUT_S = 60.0
 LEAD_S = 1.0
-DRAIN_TIMEOUT_S = 20.0
+LAST_ANSWERS_TIMEOUT_S = 20.0
 PROGRESS_EVERY_S = 1.0
 
 
@@ -50,7 +50,7 @@ class DriverPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the driver is; rewritten every second."""
+    """Where the driver is; rewritten every second. Counts are of all pools since the start; the lag is the largest of late."""
 
     started_unix_s: float
     trace_ms: float
@@ -81,6 +81,7 @@ class PoolUnderLoad:
     router: _Router = field(default_factory=_Router)
     sessions: dict[str, EngineSession] = field(default_factory=dict)
     served: list[Served] = field(default_factory=list)
+    failed: int = 0
     start_s: float = 0.0
 
     async def session(self, address: str) -> EngineSession:
@@ -125,6 +126,7 @@ class PoolUnderLoad:
                 )
             )
             return
+        self.failed += 1
         self.served.append(_failed(index, request, lag_ms, problem, retried=len(excluded) > 1))
 
 
@@ -233,7 +235,7 @@ async def play(workload: Workload, pools: list[PoolUnderLoad], progress_file: Pa
             next_progress_s = due_s + PROGRESS_EVERY_S
             _write_progress(progress_file, started_unix_s, request.arrival_ms or 0.0, sent, pools)
     if tasks:
-        await asyncio.wait(tasks, timeout=DRAIN_TIMEOUT_S)
+        await asyncio.wait(tasks, timeout=LAST_ANSWERS_TIMEOUT_S)
     _write_progress(progress_file, started_unix_s, workload.duration_ms, sent, pools)
     return started_unix_s
 
@@ -244,8 +246,8 @@ def _write_progress(path: Path, started_unix_s: float, trace_ms: float, sent: in
         started_unix_s=started_unix_s,
         trace_ms=trace_ms,
         sent=sent * len(pools),
-        answered=sum(len(pool.served) for pool in pools),
-        failed=sum(1 for served in newest if served.error),
+        answered=sum(len(pool.served) - pool.failed for pool in pools),
+        failed=sum(pool.failed for pool in pools),
         max_lag_ms=max((served.lag_ms for served in newest), default=0.0),
     )
     partial = path.with_suffix(".partial")
