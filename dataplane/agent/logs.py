@@ -3,6 +3,7 @@
 import json
 import logging
 import sys
+from datetime import UTC, datetime
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({})))
 
@@ -12,7 +13,7 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         body: dict[str, object] = {
-            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{record.msecs:03.0f}",
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
