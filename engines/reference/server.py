@@ -127,27 +127,19 @@ async def decode(request: web.Request, kind: type[Body]) -> Body:
     return msgspec.json.decode(await request.read(), type=kind)
 
 
-def errors_as_answers(next_handler: Handler) -> Handler:
-    """Turn what a caller did wrong into an answer that says so, and anything else into a bare 500."""
-
-    async def handle(request: web.Request) -> web.StreamResponse:
-        try:
-            return await next_handler(request)
-        except web.HTTPException as error:
-            return reply(ErrorAnswer(error=error.reason), status=error.status)
-        except (msgspec.ValidationError, msgspec.DecodeError, Refused, StampRefused) as error:
-            return reply(ErrorAnswer(error=str(error)), status=400)
-        except UnicodeDecodeError:
-            return reply(ErrorAnswer(error="body: not UTF-8"), status=400)
-        except RecursionError:
-            return reply(ErrorAnswer(error="body: nested too deeply"), status=400)
-
-    return handle
-
-
 @web.middleware
 async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    return await errors_as_answers(handler)(request)
+    """Turn what a caller did wrong into an answer that says so; anything else becomes aiohttp's bare 500."""
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        return reply(ErrorAnswer(error=error.reason), status=error.status)
+    except (msgspec.ValidationError, msgspec.DecodeError, Refused, StampRefused) as error:
+        return reply(ErrorAnswer(error=str(error)), status=400)
+    except UnicodeDecodeError:
+        return reply(ErrorAnswer(error="body: not UTF-8"), status=400)
+    except RecursionError:
+        return reply(ErrorAnswer(error="body: nested too deeply"), status=400)
 
 
 def require_token(token: str) -> Any:

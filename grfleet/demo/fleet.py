@@ -4,18 +4,18 @@ Each is recorded with the control plane before it begins, so whatever happens to
 all; and `grfleet testbed down` stops them when they were left running on purpose.
 """
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import msgspec
 
+from engines.reference.options import ConfigFile, ServiceFile
 from grfleet.demo.objects import AGENT_MEMORY_SECONDS, INSTANCES, NAMESPACES, STATIC_PERCENT, Endpoint
 from simulator.core.config import InstanceConfig
 from simulator.workloads import demo_instance
@@ -164,25 +164,19 @@ class Fleet:
         return child
 
 
-def engine_file(config: InstanceConfig) -> dict[str, object]:
+def engine_file(config: InstanceConfig) -> ConfigFile:
     """Return the configuration file of a reference engine that is `config`."""
-    service = {_camel(name): getattr(config.service, name) for name in config.service.__dataclass_fields__}
-    return {
-        "hbmBytes": config.pool_bytes,
-        "embPercent": config.emb_percent,
-        "p99Ms": config.p99_ms,
-        "granuleBytes": config.granule_bytes,
-        "rowsOneIn": config.sampling.rows_one_in,
-        "usersOneIn": config.sampling.users_one_in,
-        "model": f"{config.model.name}:{config.model.version}",
-        "popularity": json.loads(msgspec.json.encode(config.popularity)),
-        "service": service,
-    }
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.title() for word in rest)
+    return ConfigFile(
+        hbm_bytes=config.pool_bytes,
+        emb_percent=config.emb_percent,
+        p99_ms=config.p99_ms,
+        granule_bytes=config.granule_bytes,
+        rows_one_in=config.sampling.rows_one_in,
+        users_one_in=config.sampling.users_one_in,
+        model=f"{config.model.name}:{config.model.version}",
+        popularity=config.popularity,
+        service=ServiceFile(**asdict(config.service)),
+    )
 
 
 def _usage_of(pid: int) -> tuple[int, float] | None:
