@@ -115,10 +115,13 @@ class PreInferCounters(Wire, frozen=True, kw_only=True):
 
 
 class WorkMs(Wire, frozen=True, kw_only=True):
-    """Time spent serving, in milliseconds, split by cause; the agent measures its costs from the differences."""
+    """Time spent serving, in milliseconds, split by cause; the agent measures its costs from the differences.
+
+    `serviceSquared` is the sum of the squares of the service times, in square milliseconds.
+    """
 
     service: Milliseconds
-    service_squared: Milliseconds
+    service_squared: Annotated[float, Meta(ge=0)]
     emb_miss: Milliseconds
     kv_miss: Milliseconds
 

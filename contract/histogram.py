@@ -45,7 +45,6 @@ def bucket_of(latency_ms: float, *, anchor_ms: float) -> int:
         return MIN_BUCKET
     ratio = latency_ms / anchor_ms
     bucket = math.floor(math.log(ratio) / _LOG_RATIO)
-    # The logarithm may land a hair on the wrong side of an edge; the edges themselves decide.
-    if ratio < 1.0 <= BUCKET_RATIO ** (bucket if bucket else 0) and bucket >= 0:
-        bucket = -1
+    if ratio < 1.0:  # the edge at the SLO is exact, however the logarithm was rounded
+        bucket = min(bucket, -1)
     return max(MIN_BUCKET, min(MAX_BUCKET, bucket))

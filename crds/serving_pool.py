@@ -77,10 +77,6 @@ class ModelSpec(ApiModel):
     attention: Attention = Attention.SOFTMAX
     """Softmax: the state of a user grows with the history. Linear: it has a fixed size."""
 
-    def embedding_version(self) -> str:
-        """The version of the embedding tables: embVersion, or the model version where it is omitted."""
-        return self.emb_version or self.version
-
 
 class ManagedInstances(ApiModel):
     """Instances that grfleet runs, as a Deployment."""

@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from contract.engine import RankRequest
-from contract.keys import slot_of
+from contract.keys import SLOTS, slot_of
 from contract.table import NOBODY
-from simulator.core.config import InstanceConfig
 from simulator.core.instance import GRInstanceCore
 
 
@@ -109,8 +108,6 @@ def statistics_of(outcomes: Outcomes, *, slo_ms: float, span_ms: float | None = 
 
 def even_slots(instances: int) -> list[int]:
     """Return 4096 slots dealt out in turn, for replays without a published table."""
-    from contract.keys import SLOTS
-
     return [slot % instances for slot in range(SLOTS)]
 
 
@@ -180,13 +177,6 @@ def replay_fixed(
     return {
         percent: replay(requests, owners, [core_at(percent, index) for index in range(instances)]) for percent in emb_percents
     }
-
-
-def config_at(config: InstanceConfig, emb_percent: int) -> InstanceConfig:
-    """Return the same instance with another first split."""
-    from dataclasses import replace
-
-    return replace(config, emb_percent=emb_percent)
 
 
 def _percent(part: NDArray[np.int64], whole: NDArray[np.int64]) -> float | None:

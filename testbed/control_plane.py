@@ -249,7 +249,7 @@ class ControlPlane:
             name,
             [self.binaries[name], *flags],
             log=self.log(name),
-            record=lambda identity: self._save(self.record.with_process(identity)),
+            record=self.adopt,
             environment=environment,
             directory=self.directory,
         )

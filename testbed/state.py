@@ -21,7 +21,6 @@ from pathlib import Path
 from testbed import cgroups, processes
 from testbed.processes import Identity
 
-# Processes are stopped in the reverse order of their start: controllers, API server, etcd.
 GRACE_SECONDS = 2.0  # an idle API server needs 1.1 s, one with open watches would take up to a minute
 
 
@@ -105,13 +104,15 @@ def load(name: str) -> Record | None:
 
 
 def records() -> list[Record]:
-    """Every control plane of this user, oldest name first."""
+    """Every control plane of this user, in the order of their (random) names."""
     found = (load(path.stem) for path in sorted(runtime_directory().glob("*.json")))
     return [record for record in found if record is not None]
 
 
 def remove(record: Record, *, grace_seconds: float = GRACE_SECONDS) -> None:
     """Stop every recorded process that still is the recorded one, delete temporary files, forget the record.
+
+    What was started last is stopped first: controllers, API server, etcd.
 
     Raises
     ------

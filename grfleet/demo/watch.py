@@ -3,7 +3,6 @@
 On a terminal the table is redrawn in place; elsewhere one line is printed every ten seconds.
 """
 
-import math
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -156,8 +155,3 @@ def _seen(item: dict[str, Any], now_s: float) -> Seen:
         strategy=status.get("strategyInForce", ""),
         reason=status.get("reason", ""),
     )
-
-
-def finite(value: float | None) -> float | None:
-    """Return a number that JSON can hold, or None."""
-    return value if value is not None and math.isfinite(value) else None
