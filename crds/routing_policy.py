@@ -105,7 +105,11 @@ KIND = Kind(
         AGE,
     ),
     selectable_fields=(".spec.userKeySecret.name",),
-    not_yet=("`hotUsers`: there is no gateway that keeps the table of hot users",),
+    not_yet=(
+        "`keyHeader`, `boundedLoad` and `hotUsers`: there is no gateway that reads the header, knows the load or keeps hot users",
+        "`drain`: an instance that goes leaves the table at once, whatever it has in flight",
+        "`userKeySecret`: its name becomes the key id of the table; the operator never reads the key",
+    ),
     example={
         "userKeySecret": {"name": "user-key"},
         "churn": {"maxMovedPercent": 5, "windowSeconds": 60},

@@ -338,6 +338,7 @@ KIND = Kind(
         "`instances.managed` and `instances.adopted`: the pool loop runs external instances and answers `UnsupportedSource`",
         "`scaling` and `replicas`: there is no scaler and no Deployment to scale",
         "`policies.preInference`, `memory.hostBytes` and `memory.ssdBytes`: there is no pre-inference loop",
+        "`model` and `slo.goodPercent`: shown, and compared neither with what engines describe nor with what is measured",
     ),
     example={
         "model": {"name": "ranker", "version": "7", "kvBytesPerToken": 4096, "embRowBytes": 512, "maxHistoryTokens": 8192},
