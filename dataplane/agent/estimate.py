@@ -14,7 +14,7 @@ from contract.engine import Counters, Describe
 from contract.samples import KIND_EMB, KIND_KV, MAX_BATCH_RECORDS, MAX_SIZE
 from dataplane.agent.observe import Reading
 from dataplane.agent.ports import EnginePort
-from policies.allocation.costs import CostMemory, WorkDelta, costs_of, update_costs
+from policies.allocation.costs import CostMemory, CostPrior, WorkDelta, costs_of, link_prior, update_costs
 from policies.allocation.estimator import ReuseTimeEstimator
 from policies.allocation.types import EstimatorView
 
@@ -39,6 +39,7 @@ class Estimators:
         self._shape: tuple[int, int, int, int] | None = None
         self._users = self._rows = ReuseTimeEstimator(sample_rate=1.0, table_entries=8)
         self._costs = CostMemory()
+        self._prior = CostPrior(emb_rows_per_kv_miss_token=PRIOR_ROWS_PER_TOKEN)
         self._cursor: int | None = None
         self._shift_ms = 0.0
         self._now_ms = 0.0
@@ -91,8 +92,7 @@ class Estimators:
             return EstimatorView()
         emb, kv = self._rows.view(now_ms=self._now_ms), self._users.view(now_ms=self._now_ms)
         cv2 = kv.size_cv2 if kv is not None else 0.0
-        costs = costs_of(self._costs, kv_size_cv2=cv2, prior_rows_per_kv_miss_token=PRIOR_ROWS_PER_TOKEN)
-        return EstimatorView(emb=emb, kv=kv, costs=costs)
+        return EstimatorView(emb=emb, kv=kv, costs=costs_of(self._costs, kv_size_cv2=cv2, prior=self._prior))
 
     async def _read_samples(self, engine: EnginePort, *, restarted: bool) -> tuple[NDArray[Any], int]:
         """Return the records since the last call and how many were lost; a full batch means that more are waiting."""
@@ -112,6 +112,7 @@ class Estimators:
     def _begin(self, reading: Reading, *, waited_ms: float) -> None:
         """Go on after a restart of the engine: same knowledge, shifted clock; or start over when its units changed."""
         shape = _shape(reading.describe)
+        self._prior = _prior(reading.describe)
         if shape != self._shape:
             self._shape = shape
             sampling = reading.describe.sampling
@@ -140,6 +141,16 @@ def work_between(now: Counters, before: Counters, *, interval_ms: float) -> Work
         service_squared_ms2=now.work_ms.service_squared - before.work_ms.service_squared,
         emb_miss_ms=now.work_ms.emb_miss - before.work_ms.emb_miss,
         kv_miss_ms=now.work_ms.kv_miss - before.work_ms.kv_miss,
+    )
+
+
+def _prior(describe: Describe) -> CostPrior:
+    """What a miss is assumed to cost while the cache has never missed: its bytes over the described link."""
+    return link_prior(
+        emb_row_bytes=describe.emb_row_bytes,
+        kv_bytes_per_token=describe.kv_bytes_per_token,
+        link_bytes_per_second=describe.link_bytes_per_second,
+        emb_rows_per_kv_miss_token=PRIOR_ROWS_PER_TOKEN,
     )
 
 

@@ -87,10 +87,12 @@ def record(
     from_emb = reading.now.split.limits.emb_bytes if isinstance(reading, Reading) else 0
     target = decision.target_emb_bytes if decision.target_emb_bytes is not None else from_emb
     facts: dict[str, object] = {"message": outcome.message, "mayApply": outcome.may_drive}
+    costs = decision.inputs.view.costs
     for name, value in (
         ("goalEmbBytes", decision.goal_emb_bytes),
         ("predictedP99Ms", decision.predicted_p99_ms),
         ("goalP99Ms", decision.goal_p99_ms),
+        ("assumedPrices", [price.value for price in costs.assumed] if costs is not None and costs.assumed else None),
         ("answers", driven.statuses if driven is not None and driven.statuses else None),
         ("restarted", True if isinstance(reading, Reading) and reading.restarted else None),
         ("emptied", True if isinstance(reading, Reading) and reading.emptied else None),

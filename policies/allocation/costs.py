@@ -3,6 +3,10 @@
 The engine splits its serving time by cause, so time per missed row and per missed token are plain ratios. How many rows a
 missed token asks for again is the slope of rows asked over tokens missed between intervals, pulled towards a prior given by
 the caller while the two hardly vary. Nothing here is a constant of the hardware: a slower link shows within the decay time.
+
+A cache that has never missed has no measured price, and an unknown price is neither zero nor infinite: the caller's prior
+stands in, and the result says so. Little hangs on it, because the curve of such a cache is flat around its size; once the
+split has moved so far that it does miss, the measurement takes over.
 """
 
 from __future__ import annotations
@@ -11,9 +15,58 @@ import math
 
 import msgspec
 
-from policies.allocation.types import Costs
+from policies.allocation.types import Assumed, Costs
 
 _PRIOR_INTERVALS = 4.0  # weight of the prior slope, in intervals of ordinary variation
+
+
+class CostPrior(msgspec.Struct, frozen=True, kw_only=True):
+    """What to assume where nothing has been measured.
+
+    Attributes
+    ----------
+    emb_rows_per_kv_miss_token
+        Rows asked again per missed token as the model's description has it; the measured slope takes over from it.
+    ms_per_emb_miss_row, ms_per_kv_miss_token
+        Price of a miss while its cache has never missed; None where nothing is known, and then there are no costs at all.
+
+    Raises
+    ------
+    ValueError
+        If a price is not positive and finite, or the rows are negative or not finite.
+    """
+
+    emb_rows_per_kv_miss_token: float
+    ms_per_emb_miss_row: float | None = None
+    ms_per_kv_miss_token: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.emb_rows_per_kv_miss_token) and self.emb_rows_per_kv_miss_token >= 0.0):
+            raise ValueError("emb_rows_per_kv_miss_token must be finite and not negative")
+        for price in (self.ms_per_emb_miss_row, self.ms_per_kv_miss_token):
+            if price is not None and not (math.isfinite(price) and price > 0.0):
+                raise ValueError("an assumed price must be positive and finite")
+
+
+def link_prior(
+    *, emb_row_bytes: int, kv_bytes_per_token: int, link_bytes_per_second: int, emb_rows_per_kv_miss_token: float
+) -> CostPrior:
+    """Assume that a miss costs what it takes to bring the bytes over the host link.
+
+    For rows this is the least it can be (random gathers are about half as fast). For attention state it stands for the
+    calculation, which an engine prefers to a transfer only where it is of that order or cheaper.
+
+    Raises
+    ------
+    ValueError
+        If a size or the rate is not positive.
+    """
+    ms_per_byte = 1000.0 / link_bytes_per_second if link_bytes_per_second > 0 else math.nan
+    return CostPrior(
+        emb_rows_per_kv_miss_token=emb_rows_per_kv_miss_token,
+        ms_per_emb_miss_row=emb_row_bytes * ms_per_byte,
+        ms_per_kv_miss_token=kv_bytes_per_token * ms_per_byte,
+    )
 
 
 class WorkDelta(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,36 +141,41 @@ def update_costs(memory: CostMemory, delta: WorkDelta, *, decay_ms: float = 30_0
     )
 
 
-def costs_of(memory: CostMemory, *, kv_size_cv2: float, prior_rows_per_kv_miss_token: float) -> Costs | None:
-    """Return the measured costs, or None until a request, a missed row and a missed token have been seen.
+def costs_of(memory: CostMemory, *, kv_size_cv2: float, prior: CostPrior) -> Costs | None:
+    """Return the costs, or None until a request has been seen and every price is measured or assumed.
 
     Parameters
     ----------
     kv_size_cv2
         Squared coefficient of variation of history length (`Curve.size_cv2` of the KV curve).
-    prior_rows_per_kv_miss_token
-        Rows asked again per missed token as the model's description has it; the measured slope takes over from it.
+    prior
+        What to assume of a cache that has never missed; `Costs.assumed` names what was. A measured price of zero stays zero.
     """
-    if memory.ms_per_row is None or memory.ms_per_token is None or memory.requests < 1.0 or memory.elapsed_ms <= 0.0:
+    row_ms = memory.ms_per_row if memory.ms_per_row is not None else prior.ms_per_emb_miss_row
+    token_ms = memory.ms_per_token if memory.ms_per_token is not None else prior.ms_per_kv_miss_token
+    if row_ms is None or token_ms is None or memory.requests < 1.0 or memory.elapsed_ms <= 0.0:
         return None
+    assumed = [Assumed.EMB_MISS_ROW] if memory.ms_per_row is None else []
+    assumed += [Assumed.KV_MISS_TOKEN] if memory.ms_per_token is None else []
     requests = memory.requests
-    slope = _rows_per_missed_token(memory, prior_rows_per_kv_miss_token)
+    slope = _rows_per_missed_token(memory, prior.emb_rows_per_kv_miss_token)
     tokens = memory.kv_tokens_asked / requests
     missed = memory.kv_tokens_missed / requests
     mean = memory.service_ms / requests
     miss = missed / tokens if tokens > 0.0 else 0.0
-    token_ms = memory.ms_per_token + slope * memory.emb_miss_ms / max(memory.emb_rows_asked, 1.0)
-    explained = token_ms * token_ms * tokens * tokens * miss * max(1.0 + kv_size_cv2 - miss, 0.0)
+    lost_ms = token_ms + slope * memory.emb_miss_ms / max(memory.emb_rows_asked, 1.0)
+    explained = lost_ms * lost_ms * tokens * tokens * miss * max(1.0 + kv_size_cv2 - miss, 0.0)
     total = memory.service_squared_ms2 / requests - mean * mean
     return Costs(
-        ms_per_emb_miss_row=memory.ms_per_row,
-        ms_per_kv_miss_token=memory.ms_per_token,
+        ms_per_emb_miss_row=row_ms,
+        ms_per_kv_miss_token=token_ms,
         emb_rows_per_kv_miss_token=slope,
         base_service_ms=max(mean - (memory.emb_miss_ms + memory.kv_miss_ms) / requests, 0.0),
         service_variance_ms2=max(total - explained, 0.0),
         arrival_per_s=1000.0 * requests / memory.elapsed_ms,
         emb_rows_per_request=max(memory.emb_rows_asked / requests - slope * missed, 0.0),
         kv_tokens_per_request=tokens,
+        assumed=tuple(assumed),
     )
 
 

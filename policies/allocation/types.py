@@ -91,8 +91,15 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     interval_ms: float = 1000.0
 
 
+class Assumed(StrEnum):
+    """A price that stands on a prior because no such miss has been measured yet."""
+
+    EMB_MISS_ROW = "EmbMissRow"
+    KV_MISS_TOKEN = "KvMissToken"
+
+
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
-    """What a miss costs and how much is asked for; all measured, none a constant of the hardware.
+    """What a miss costs and how much is asked for; measured, but for the prices named in `assumed`.
 
     Attributes
     ----------
@@ -112,6 +119,8 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
         Rows asked per request, without those asked again because of KV misses.
     kv_tokens_per_request
         History tokens asked per request.
+    assumed
+        Prices that are priors, because their cache has never missed.
     """
 
     ms_per_emb_miss_row: float
@@ -122,6 +131,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     arrival_per_s: float
     emb_rows_per_request: float
     kv_tokens_per_request: float
+    assumed: tuple[Assumed, ...] = ()
 
 
 class SplitInForce(msgspec.Struct, frozen=True, kw_only=True, tag="split"):

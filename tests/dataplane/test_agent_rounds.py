@@ -101,6 +101,21 @@ async def test_a_recorded_decision_can_be_decided_again_with_the_same_result(wor
         assert again.reason.value == record["reason"]
 
 
+async def test_a_price_that_stands_on_a_prior_is_named_in_the_record_until_it_is_measured(world: World) -> None:
+    world.intend(strategy="MissRatioCurve")
+    for _ in range(70):
+        world.touch_skewed_users()
+        await world.rounds(emb_hit=1.0, kv_hit=0.4)
+    record = msgspec.json.decode(msgspec.json.encode(world.agent.decisions_after(69, limit=1).decisions[0]))
+    assert record["reason"] == "AnchorTarget"
+    assert record["inputs"]["round"]["assumedPrices"] == record["inputs"]["view"]["costs"]["assumed"] == ["EmbMissRow"]
+    i = msgspec.convert({name: value for name, value in record["inputs"].items() if name != "round"}, DecisionInputs)
+    again, _ = decide(i.observation, i.view, i.intent, i.state, i.now_ms)
+    assert again.target_emb_bytes == record["targetEmbBytes"]
+    await world.rounds(2, emb_hit=0.9)
+    assert "assumedPrices" not in world.agent.decisions_after(71, limit=1).decisions[0].inputs["round"]
+
+
 async def test_usable_bytes_of_the_intent_bound_both_limits_together(world: World) -> None:
     await world.rounds(2)
     world.static(50, usableBytes=12 * GIB)

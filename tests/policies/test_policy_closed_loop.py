@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from policies.allocation.apply import Answer, ApplyState, SplitPut, next_put
-from policies.allocation.costs import CostMemory, WorkDelta, costs_of, update_costs
+from policies.allocation.costs import CostMemory, CostPrior, WorkDelta, costs_of, update_costs
 from policies.allocation.estimator import ReuseTimeEstimator, mix64, sample_mask
 from policies.allocation.measurement import Fresh
 from policies.allocation.strategy import decide
@@ -158,7 +158,9 @@ class Agent:
         kv = self.kv.view(now_ms=now_ms)
         cv2 = kv.size_cv2 if kv else 0.0
         view = EstimatorView(
-            emb=self.emb.view(now_ms=now_ms), kv=kv, costs=costs_of(self.costs, kv_size_cv2=cv2, prior_rows_per_kv_miss_token=0.0)
+            emb=self.emb.view(now_ms=now_ms),
+            kv=kv,
+            costs=costs_of(self.costs, kv_size_cv2=cv2, prior=CostPrior(emb_rows_per_kv_miss_token=0.0)),
         )
         observation = Observation(
             interval_ms=1000.0,

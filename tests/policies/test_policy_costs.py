@@ -6,7 +6,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from policies.allocation.costs import CostMemory, WorkDelta, costs_of, update_costs
+from policies.allocation.costs import CostMemory, CostPrior, WorkDelta, costs_of, link_prior, update_costs
+from policies.allocation.types import Assumed
 
 
 def second(
@@ -35,7 +36,7 @@ def test_measured_costs_are_the_prices_of_the_engine() -> None:
     rng, memory = np.random.default_rng(1), CostMemory()
     for tick in range(120):
         memory = update_costs(memory, second(rng, miss=0.3 + 0.1 * math.sin(tick)))
-    costs = costs_of(memory, kv_size_cv2=0.5, prior_rows_per_kv_miss_token=1.0)
+    costs = costs_of(memory, kv_size_cv2=0.5, prior=CostPrior(emb_rows_per_kv_miss_token=1.0))
     assert costs is not None
     assert costs.ms_per_emb_miss_row == pytest.approx(0.0007)
     assert costs.ms_per_kv_miss_token == pytest.approx(0.003)
@@ -53,22 +54,59 @@ def test_a_slower_link_shows_within_the_decay_time() -> None:
         memory = update_costs(memory, second(rng, miss=0.3), decay_ms=5000.0)
     for _ in range(25):
         memory = update_costs(memory, second(rng, miss=0.3, ms_row=0.0014), decay_ms=5000.0)
-    costs = costs_of(memory, kv_size_cv2=0.5, prior_rows_per_kv_miss_token=1.0)
+    costs = costs_of(memory, kv_size_cv2=0.5, prior=CostPrior(emb_rows_per_kv_miss_token=1.0))
     assert costs is not None
     assert costs.ms_per_emb_miss_row == pytest.approx(0.0014, rel=0.02)
 
 
-def test_nothing_is_known_before_both_kinds_of_miss_were_seen_and_a_known_price_is_kept() -> None:
+def test_without_a_prior_nothing_is_known_before_both_kinds_of_miss_were_seen_and_a_known_price_is_kept() -> None:
     rng = np.random.default_rng(1)
-    assert costs_of(CostMemory(), kv_size_cv2=0.0, prior_rows_per_kv_miss_token=1.0) is None
+    assert costs_of(CostMemory(), kv_size_cv2=0.0, prior=CostPrior(emb_rows_per_kv_miss_token=1.0)) is None
     hits = second(rng, miss=0.0)
-    assert costs_of(update_costs(CostMemory(), hits), kv_size_cv2=0.5, prior_rows_per_kv_miss_token=1.0) is None
+    assert costs_of(update_costs(CostMemory(), hits), kv_size_cv2=0.5, prior=CostPrior(emb_rows_per_kv_miss_token=1.0)) is None
     memory = update_costs(CostMemory(), second(rng, miss=0.3))
     for _ in range(600):
         memory = update_costs(memory, hits)
-    costs = costs_of(memory, kv_size_cv2=0.5, prior_rows_per_kv_miss_token=1.0)
+    costs = costs_of(memory, kv_size_cv2=0.5, prior=CostPrior(emb_rows_per_kv_miss_token=1.0))
     assert costs is not None
     assert costs.ms_per_kv_miss_token == pytest.approx(0.003)
+
+
+LINK = link_prior(emb_row_bytes=512, kv_bytes_per_token=8192, link_bytes_per_second=2_000_000_000, emb_rows_per_kv_miss_token=1.0)
+
+
+def test_a_cache_that_never_missed_has_the_price_of_its_bytes_over_the_link_and_the_costs_say_so() -> None:
+    rng = np.random.default_rng(1)
+    costs = costs_of(update_costs(CostMemory(), second(rng, miss=0.0)), kv_size_cv2=0.5, prior=LINK)
+    assert costs is not None
+    assert costs.assumed == (Assumed.KV_MISS_TOKEN,)
+    assert costs.ms_per_kv_miss_token == pytest.approx(8192 / 2e6)
+    assert costs.ms_per_emb_miss_row == pytest.approx(0.0007)
+
+
+def test_the_first_measured_price_takes_over_from_the_prior_and_a_measured_zero_is_a_price() -> None:
+    rng = np.random.default_rng(1)
+    memory = update_costs(CostMemory(), second(rng, miss=0.0))
+    for ms_token in (0.003, 0.0):
+        costs = costs_of(update_costs(memory, second(rng, miss=0.3, ms_token=ms_token)), kv_size_cv2=0.5, prior=LINK)
+        assert costs is not None
+        assert costs.assumed == ()
+        assert costs.ms_per_kv_miss_token == pytest.approx(ms_token)
+
+
+def test_nothing_is_known_without_requests_whatever_the_prior() -> None:
+    assert costs_of(CostMemory(), kv_size_cv2=0.0, prior=LINK) is None
+
+
+@pytest.mark.parametrize("price", [0.0, -1.0, math.nan, math.inf])
+def test_a_prior_that_is_no_price_is_refused(price: float) -> None:
+    with pytest.raises(ValueError):
+        CostPrior(emb_rows_per_kv_miss_token=1.0, ms_per_emb_miss_row=price)
+
+
+def test_a_link_without_a_rate_gives_no_prior() -> None:
+    with pytest.raises(ValueError):
+        link_prior(emb_row_bytes=512, kv_bytes_per_token=8192, link_bytes_per_second=0, emb_rows_per_kv_miss_token=1.0)
 
 
 @pytest.mark.parametrize("bad", [{"requests": -1.0}, {"emb_miss_ms": math.nan}, {"interval_ms": 0.0}])
