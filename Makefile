@@ -6,10 +6,10 @@ STAMP := $(VENV)/.installed
 UV_COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench lock generate testbed clean
+.PHONY: help setup demo test e2e lint format bench lock generate testbed clean
 
 help:  ## list the tasks
-	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP): requirements/dev.txt pyproject.toml
 	@echo "== Python packages into $(VENV) (about two minutes on a first run)"
@@ -25,9 +25,13 @@ setup: $(STAMP)  ## the virtual environment and the Kubernetes binaries, nothing
 demo: $(STAMP)  ## a real API server, operator, 8 agents, 8 engines, a real trace: watch the split move
 	@$(BIN)/grfleet demo $(DEMO_ARGS)
 
-test: $(STAMP)  ## all tests, on a real Kubernetes control plane
+test: $(STAMP)  ## all tests that need no node, on a real Kubernetes control plane
 	@$(BIN)/grfleet testbed build
-	@$(BIN)/pytest -n 2 --dist loadgroup $(TEST_ARGS)
+	@$(BIN)/pytest -n 2 -m "not node" --dist loadgroup $(TEST_ARGS)
+
+e2e: $(STAMP)  ## real pods on a real node of this machine (needs root): the chart's operator, pools, faults
+	@$(BIN)/grfleet testbed build --node
+	@$(BIN)/pytest -p no:xdist -m node tests/testbed e2e --cluster local $(E2E_ARGS)
 
 lint: $(STAMP)  ## ruff format, ruff lint, mypy strict
 	@$(BIN)/ruff format --check .
