@@ -21,6 +21,8 @@ Percent = Annotated[int, Meta(ge=0, le=100)]
 
 
 class Strategy(enum.StrEnum):
+    """How the wanted split is found."""
+
     STATIC = "Static"
     HILL_CLIMB = "HillClimb"
     MISS_RATIO_CURVE = "MissRatioCurve"
@@ -28,23 +30,31 @@ class Strategy(enum.StrEnum):
 
 
 class Enforcement(enum.StrEnum):
+    """Whether decisions are only recorded (Shadow) or carried out (Active)."""
+
     SHADOW = "Shadow"
     ACTIVE = "Active"
 
 
 class IntentBounds(Wire, frozen=True, kw_only=True):
+    """The range of the EMB share and where it goes when nothing better is known, in points of usable HBM."""
+
     min_emb_percent: Percent = 5
     max_emb_percent: Percent = 95
     fallback_emb_percent: Percent = 50
 
 
 class IntentStep(Wire, frozen=True, kw_only=True):
+    """How fast (points a second), how readily (points) and how often (milliseconds between rounds) the split moves."""
+
     max_percent_per_second: Percent = 2
     deadband_percent: Percent = 2
     interval_ms: Annotated[int, Meta(ge=10, le=60_000)] = 1000
 
 
 class IntentRefill(Wire, frozen=True, kw_only=True):
+    """Caps on the refill of a grown cache: per cent of the described link, and bytes per second; the lower holds."""
+
     max_link_percent: Percent = 20
     max_bytes_per_second: Bytes | None = None
 
@@ -73,6 +83,8 @@ class Intent(Wire, frozen=True, kw_only=True):
 
 
 class IntentStatus(enum.StrEnum):
+    """What became of an intent that was offered; the first two mean that the agent holds it."""
+
     ACCEPTED = "accepted"
     UNCHANGED = "unchanged"
     STALE = "stale"
@@ -82,6 +94,8 @@ class IntentStatus(enum.StrEnum):
 
 
 class IntentAnswer(Wire, frozen=True, kw_only=True):
+    """Answer of PUT /intent: the verdict, and uid and generation of the intent in force afterwards (empty and 0 for none)."""
+
     status: IntentStatus
     uid: Name
     generation: Count
@@ -104,6 +118,8 @@ class SplitReport(Wire, frozen=True, kw_only=True):
 
 
 class EngineReport(Wire, frozen=True, kw_only=True):
+    """The engine as its agent sees it; `reason` says why it is not reachable."""
+
     reachable: bool
     start_id: Name = ""
     epoch: Count = 0

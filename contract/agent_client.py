@@ -30,15 +30,19 @@ class AgentClient:
         await self.aclose()
 
     async def aclose(self) -> None:
+        """Close the connections."""
         await self._http.aclose()
 
     async def put_intent(self, intent: agent.Intent) -> agent.IntentAnswer:
+        """Hand over a signed intent; a refusal is an answer, not an error."""
         response = await http.fetch(self._http, "PUT", "/intent", body=intent, accept=(200, 400, 403, 409))
         return http.decode(response, agent.IntentAnswer)
 
     async def status(self) -> agent.AgentStatus:
+        """Return what the agent and its engine are doing."""
         return http.decode(await http.fetch(self._http, "GET", "/status"), agent.AgentStatus)
 
     async def decisions(self, *, after: int = 0, limit: int | None = None) -> agent.DecisionsAnswer:
+        """Return decisions with a sequence above `after`, oldest first, at most `limit` of them."""
         response = await http.fetch(self._http, "GET", "/decisions", params=http.query(after=after, limit=limit))
         return http.decode(response, agent.DecisionsAnswer)

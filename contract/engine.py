@@ -30,6 +30,8 @@ class Wire(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class ModelIdentity(Wire, frozen=True, kw_only=True):
+    """Which model an engine serves, and which embedding tables; KV state is valid for one version of both."""
+
     name: Name
     version: Name
     emb_version: Name = ""
@@ -140,6 +142,8 @@ class Counters(Wire, frozen=True, kw_only=True):
 
 
 class Gauges(Wire, frozen=True, kw_only=True):
+    """At this moment: requests waiting, requests waiting or in service, bytes of prefixes not used yet."""
+
     queue: Count
     in_flight: Count
     live_prefix_bytes: Bytes = 0
@@ -186,6 +190,8 @@ class Observe(Wire, frozen=True, kw_only=True):
 
 
 class SplitStatus(enum.StrEnum):
+    """What became of a change: in force, accepted and waiting for memory in use, or refused (older, foreign, impossible)."""
+
     APPLIED = "applied"
     DEFERRED = "deferred"
     STALE = "stale"
@@ -204,6 +210,8 @@ class SplitRequest(Wire, frozen=True, kw_only=True):
 
 
 class SplitAnswer(Wire, frozen=True, kw_only=True):
+    """Answer of PUT /split: the status, and always the split in force; `reason` is empty only when it was applied."""
+
     status: SplitStatus
     split: SplitState
     start_id: Name
@@ -221,6 +229,8 @@ class LimitsRequest(Wire, frozen=True, kw_only=True):
 
 
 class LimitsAnswer(Wire, frozen=True, kw_only=True):
+    """Answer of PUT /limits: the status, and always the limits in force."""
+
     status: SplitStatus
     limits: LimitsRequest
     reason: Annotated[str, Meta(max_length=1024)] = ""
@@ -264,6 +274,8 @@ class RankAnswer(Wire, frozen=True, kw_only=True):
 
 
 class PreInferRequest(Wire, frozen=True, kw_only=True):
+    """Body of POST /pre-infer: compute the prefix of a user who will be ranked soon; `arrivalMs` as in RankRequest."""
+
     request_id: Name
     user_key: UserKey
     model_version: Name
@@ -286,6 +298,8 @@ class UsersRequest(Wire, frozen=True, kw_only=True):
 
 
 class UsersAnswer(Wire, frozen=True, kw_only=True):
+    """How many of the users were there, and the bytes of their state."""
+
     affected: Count
     bytes: Bytes
 
@@ -298,10 +312,14 @@ class InvalidateRequest(Wire, frozen=True, kw_only=True):
 
 
 class DrainAnswer(Wire, frozen=True, kw_only=True):
+    """Answer of POST /drain: `inFlight` requests are still to be answered."""
+
     draining: bool
     in_flight: Count
 
 
 class ReadyAnswer(Wire, frozen=True, kw_only=True):
+    """Answer of GET /ready: not ready has at least one reason."""
+
     ready: bool
     reasons: Annotated[list[str], Meta(max_length=16)] = []

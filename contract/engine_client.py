@@ -41,22 +41,27 @@ class EngineClient:
         await self.aclose()
 
     async def aclose(self) -> None:
+        """Close the connections."""
         await self._http.aclose()
 
     async def describe(self) -> engine.Describe:
+        """Return what the engine is; ProtocolViolation when it speaks another version of the contract."""
         answer = http.decode(await http.fetch(self._http, "GET", "/describe"), engine.Describe)
         if answer.contract_version != engine.VERSION:
             raise ProtocolViolation(f"describe: contract {answer.contract_version!r}, this client speaks {engine.VERSION!r}")
         return answer
 
     async def observe(self) -> engine.Observe:
+        """Return counters, gauges, the split in force and the latency histogram."""
         return http.decode(await http.fetch(self._http, "GET", "/observe"), engine.Observe)
 
     async def put_split(self, request: engine.SplitRequest) -> engine.SplitAnswer:
+        """Ask for a split; a refusal is an answer, which carries the split in force."""
         response = await http.fetch(self._http, "PUT", "/split", body=request, accept=(200, 409))
         return http.decode(response, engine.SplitAnswer)
 
     async def put_limits(self, request: engine.LimitsRequest) -> engine.LimitsAnswer:
+        """Ask for limits of pre-inference and lower tiers; a refusal is an answer."""
         response = await http.fetch(self._http, "PUT", "/limits", body=request, accept=(200, 409))
         return http.decode(response, engine.LimitsAnswer)
 
@@ -70,23 +75,30 @@ class EngineClient:
         return samples.unpack(response.content), next_cursor, lost
 
     async def rank(self, request: engine.RankRequest) -> engine.RankAnswer:
+        """Serve one ranking request."""
         return http.decode(await http.fetch(self._http, "POST", "/rank", body=request), engine.RankAnswer)
 
     async def pre_infer(self, request: engine.PreInferRequest) -> engine.PreInferAnswer:
+        """Ask for a prefix to be computed ahead; a refusal (429) is an answer."""
         response = await http.fetch(self._http, "POST", "/pre-infer", body=request, accept=(200, 202, 429))
         return http.decode(response, engine.PreInferAnswer)
 
     async def prefetch(self, request: engine.UsersRequest) -> engine.UsersAnswer:
+        """Bring the state of users up to HBM, as far as the engine can."""
         return http.decode(await http.fetch(self._http, "POST", "/prefetch", body=request), engine.UsersAnswer)
 
     async def evict(self, request: engine.UsersRequest) -> engine.UsersAnswer:
+        """Drop the state of users that are not in service."""
         return http.decode(await http.fetch(self._http, "POST", "/evict", body=request), engine.UsersAnswer)
 
     async def invalidate(self, request: engine.InvalidateRequest) -> engine.UsersAnswer:
+        """Drop what another model or embedding version computed; everything when none is named."""
         return http.decode(await http.fetch(self._http, "POST", "/invalidate", body=request), engine.UsersAnswer)
 
     async def drain(self) -> engine.DrainAnswer:
+        """Make the engine say that it is not ready; it serves what still arrives."""
         return http.decode(await http.fetch(self._http, "POST", "/drain"), engine.DrainAnswer)
 
     async def ready(self) -> engine.ReadyAnswer:
+        """Return whether the engine wants requests; a no (503) is an answer with reasons."""
         return http.decode(await http.fetch(self._http, "GET", "/ready", accept=(200, 503)), engine.ReadyAnswer)

@@ -21,6 +21,8 @@ NOBODY = 0xFFFF
 
 
 class InstanceState(enum.StrEnum):
+    """How far an instance may be used; only Ready and Warming ones own slots."""
+
     READY = "Ready"
     WARMING = "Warming"
     DRAINING = "Draining"
@@ -28,6 +30,8 @@ class InstanceState(enum.StrEnum):
 
 
 class TableInstance(Wire, frozen=True, kw_only=True):
+    """One row of the table: an instance fenced by its uid, where it serves, and its share of a full weight."""
+
     name: Name
     uid: Name
     address: Name
