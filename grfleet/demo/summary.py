@@ -18,7 +18,7 @@ from contract.agent import DecisionRecord
 from contract.engine import Observe, RankRequest
 from contract.table import unpack_slots
 from grfleet.demo.served import PoolRun, Run, Served
-from simulator.replay import Outcomes, Statistics, even_slots, replay_fixed, statistics_of
+from simulator.replay import Outcomes, Statistics, replay_fixed, statistics_of
 from simulator.workloads import Workload, demo_core
 from simulator.workloads.demo import SLO_MS
 
@@ -65,13 +65,12 @@ def outcomes_of(served: Sequence[Served], *, instances: int) -> Outcomes:
 
 
 def replay_splits(
-    requests: Sequence[RankRequest], run: PoolRun | None, percents: Sequence[int], *, instances: int
+    requests: Sequence[RankRequest], run: PoolRun, percents: Sequence[int], *, instances: int
 ) -> dict[int, Outcomes]:
-    """Replay fixed splits over the slots that `run` used live (or even ones), two at a time in processes of their own."""
-    owners = unpack_slots(run.slots, instances=len(run.instances)) if run is not None else even_slots(instances)
-    if run is not None:
-        # Slots name places in the table; engines were seeded by the number at the end of their names.
-        owners = [int(run.instances[owner].rsplit("-", 1)[1]) for owner in owners]
+    """Replay fixed splits over the slots that `run` used live, two at a time in processes of their own."""
+    # Slots name places in the table; engines were seeded by the number at the end of their names.
+    numbers = [int(name.rsplit("-", 1)[1]) for name in run.instances]
+    owners = [numbers[owner] for owner in unpack_slots(run.slots, instances=len(run.instances))]
     jobs = [(tuple(requests), owners, percent, instances) for percent in percents]
     # This kind of pool ends its workers at once when an interrupt leaves the block.
     with get_context("spawn").Pool(REPLAY_WORKERS) as pool:

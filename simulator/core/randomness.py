@@ -19,9 +19,9 @@ _TO_UNIT = np.float64(2.0**-53)
 _STEPS = np.arange(1, 1025, dtype=np.uint64) * np.uint64(GOLDEN)
 
 
-def seed_of(text: str, *, salt: int = 0) -> int:
+def seed_of(text: str) -> int:
     """Return a 64-bit seed for a text such as a request id."""
-    return xxhash.xxh64_intdigest(text.encode(), salt)
+    return xxhash.xxh64_intdigest(text.encode())
 
 
 def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -62,9 +62,7 @@ class TraceFiles:
         return cls(mooncake=folder / "mooncake_conversation.jsonl", azure=folder / "azure_llm_2023_conv.csv")
 
 
-def demo_workload(
-    traces: TraceFiles, *, seed: int = 1, duration_s: float = 120.0, pool_key: bytes = DEMO_POOL_KEY, rate_percent: int = 100
-) -> Workload:
+def demo_workload(traces: TraceFiles, *, seed: int = 1, duration_s: float = 120.0, pool_key: bytes = DEMO_POOL_KEY) -> Workload:
     """Return the demonstration's requests for one pool.
 
     Parameters
@@ -77,8 +75,6 @@ def demo_workload(
         Seconds of both halves together; the run-in comes on top.
     pool_key : bytes
         Key that hashes user ids.
-    rate_percent : int
-        Scale of the rate, per cent.
 
     Raises
     ------
@@ -94,7 +90,7 @@ def demo_workload(
         name="returning",
         visits=returning,
         duration_ms=run_in_ms + half_ms,
-        requests_per_second=RATE_PER_SECOND * rate_percent / 100.0,
+        requests_per_second=RATE_PER_SECOND,
         history_percent=HISTORY_PERCENT,
         max_history_tokens=MAX_HISTORY_TOKENS,
         candidates=RETURNING_CANDIDATES,
