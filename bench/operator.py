@@ -8,6 +8,7 @@ that of a bare loop which does the same outside work (see `bench.operator_baseli
 import signal
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -52,12 +53,13 @@ class Costs:
 def run(*, quick: bool, as_json: bool, seed: int) -> None:
     """Measure and publish."""
     with _ended_by_sigterm():
-        results = measure(QUICK if quick else FULL, seed=seed)
-    publish("operator", results, seed=seed, quick=quick, as_json=as_json, notes=notes_on(results))
+        results, remarks = measure(QUICK if quick else FULL, seed=seed)
+    notes = "\n".join([notes_on(results), *remarks])
+    publish("operator", results, seed=seed, quick=quick, as_json=as_json, notes=notes)
 
 
-def measure(sizes: Sizes, *, seed: int) -> list[Result]:
-    """All figures of one run."""
+def measure(sizes: Sizes, *, seed: int) -> tuple[list[Result], list[str]]:
+    """All figures of one run, and remarks on what should not have been."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="grfleet-bench-")))
         flags = audit_flags(directory, (COLD, STEADY))
@@ -83,7 +85,7 @@ def measure(sizes: Sizes, *, seed: int) -> list[Result]:
         ended, killed = failovers(observed, terminations=sizes.terminations, kills=sizes.kills)
         poll = observed.baseline("poll")
         costs = Costs(write=first.baseline("write"), list=first.baseline("list"), poll=poll)
-    return [
+    results = [
         *_of_cold(cold, costs, goals=True),
         *(result for other in others for result in _of_cold(other, None, goals=False)),
         *_of_restarts(restarts, costs, instances=cold.instances),
@@ -91,6 +93,8 @@ def measure(sizes: Sizes, *, seed: int) -> list[Result]:
         *_of_observation(rest, costs, instances=observed.instances),
         *_of_failovers(ended, killed),
     ]
+    written = Counter(what for each in restarts for what in each.writes)
+    return results, [f"Written after a restart all the same: {times} times {what}." for what, times in written.items()]
 
 
 # From measurements to rows -----------------------------------------------------------------------------------------
@@ -130,7 +134,7 @@ def _of_restarts(found: Sequence[Restart], costs: Costs, *, instances: int) -> l
             goal=3.0,
         ),
         summarise(f"{title}: wall", [each.wall_s for each in found], unit="s", baseline=costs.list["wall_s"]),
-        summarise(f"{title}: writes", [each.writes for each in found], unit="", goal=0.0),
+        summarise(f"{title}: writes", [len(each.writes) for each in found], unit="", goal=0.0),
         summarise(f"{title}: RSS at most", [each.rss_mib for each in found], unit="MiB", goal=150.0),
         summarise(f"{title}: SIGTERM to exit", [each.exit_s for each in found], unit="s", goal=2.0),
     ]
@@ -176,8 +180,8 @@ def _of_failovers(ended: Sequence[Failover], killed: Sequence[Failover]) -> list
 
 WHY: dict[str, str] = {
     "writes to an instance": (
-        "Writes to an instance: an entry of a pool becomes a ready instance by four writes of two field managers: the object, its "
-        "intent (numbered by the API server before it may be pushed), what the agent says, and Ready."
+        "Writes to an instance: an entry of a pool becomes a ready instance by four writes of two field managers: the object, "
+        "its intent (numbered by the API server before it may be pushed), what the agent says, and Ready."
     ),
 }
 """By a part of a figure's name: what costs so much."""

@@ -49,11 +49,17 @@ class Rest:
 
 @dataclass(frozen=True, kw_only=True)
 class Restart:
-    """From the start of a process that finds everything in order until it has asked every agent, and the rest after it."""
+    """From the start of a process that finds everything in order until it has asked every agent, and the rest after it.
+
+    Attributes
+    ----------
+    writes
+        What was written all the same, as "verb resource", until the end of the rest.
+    """
 
     wall_s: float
     cpu_s: float
-    writes: int
+    writes: tuple[str, ...]
     rss_mib: float
     rest: Rest
     exit_s: float
@@ -109,11 +115,11 @@ def restart(site: Site, *, rest_seconds: float) -> Restart:
         wall_s, cpu_s = time.time() - operator.started, operator.cpu_seconds()
         time.sleep(3.0)  # the store compares itself with a list once more, two seconds after the watches began
         rest = _rest(site, operator, seconds=rest_seconds)
-        counts = site.audit.count(site.namespace, since=operator.started)
+        calls = site.audit.calls(site.namespace, since=operator.started)
         return Restart(
             wall_s=wall_s,
             cpu_s=cpu_s,
-            writes=counts["write"] + counts["event"],
+            writes=tuple(f"{call.verb} {call.resource}" for call in calls if call.kind in ("write", "event")),
             rss_mib=operator.rss_mib("VmHWM"),
             rest=rest,
             exit_s=operator.terminate(),

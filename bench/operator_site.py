@@ -20,6 +20,7 @@ import httpx
 
 from bench.operator_farm import POOL_BYTES, AgentFarm
 from controllers.runtime.rbac import Scope, policy_rules
+from testbed import processes
 from testbed.control_plane import ControlPlane
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,7 +28,6 @@ MANIFESTS = ROOT / "crds" / "manifests"
 GROUP = "/apis/grfleet.dev/v1alpha1"
 PER_POOL = 100
 _OPERATOR = "from controllers.runtime.process import main; raise SystemExit(main())"
-_TICKS = os.sysconf("SC_CLK_TCK")
 _ROUTING = {
     "apiVersion": "grfleet.dev/v1alpha1",
     "kind": "RoutingPolicy",
@@ -158,9 +158,10 @@ class OperatorProcess:
 
     def cpu_seconds(self) -> float:
         """User and system time since the process began."""
-        stat = Path(f"/proc/{self.pid}/stat").read_text()
-        fields = stat[stat.rindex(")") + 2 :].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
+        used = processes.usage(self.pid)
+        if used is None:
+            raise RuntimeError(f"the operator ended while it was measured:\n{self.tail()}")
+        return used.cpu_seconds
 
     def rss_mib(self, field: str = "VmRSS") -> float:
         """Resident memory now (`VmRSS`) or at most (`VmHWM`)."""

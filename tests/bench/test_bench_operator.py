@@ -77,7 +77,9 @@ NAMES = (
 
 @pytest.mark.slow
 def test_a_tiny_run_measures_every_phase_and_writes_nothing_at_rest(testbed_binaries: Binaries) -> None:
-    results = {result.name: result for result in measure(TINY, seed=1)}
+    figures, remarks = measure(TINY, seed=1)
+    results = {result.name: result for result in figures}
+    assert remarks == []
 
     def figure(name: str) -> Result:
         return results[name]
