@@ -27,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session")
 def images(node_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> product.ProductImages:
     """The images of this checkout, loaded into the cluster."""
-    built = product.build(tmp_path_factory.mktemp("images"))
+    built = product.build(tmp_path_factory.mktemp("images"), omit=node_cluster.base_layers)
     node_cluster.load_image(built.archive)
     built.archive.unlink()
     return built

@@ -1,4 +1,4 @@
-"""Write layers and docker archives (the format of ``docker save``, which containerd and kind load) with tarfile alone.
+"""Write layers and image archives with tarfile alone, in both forms at once, as ``docker save`` does: OCI and manifest.json.
 
 A layer is the same bytes whenever its files are the same: names are sorted, owners are root, times are zero. So its
 digest names its content, and what has once been unpacked is not unpacked again.
@@ -12,10 +12,12 @@ import json
 import os
 import stat
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+_LAYER = "application/vnd.oci.image.layer.v1.tar"
+_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -69,8 +71,13 @@ def _digest_file(path: Path) -> Path:
     return path.with_name(f"{path.name}.sha256")
 
 
-def write_archive(destination: Path, images: Sequence[Image]) -> None:
-    """Write images into one docker archive; layers that they share are in it once.
+def write_archive(destination: Path, images: Sequence[Image], *, omit: Collection[str] = ()) -> None:
+    """Write images into one archive; layers that they share are in it once.
+
+    Parameters
+    ----------
+    omit
+        Digests of layers that every reader of the archive has already; they are named but not in it.
 
     Raises
     ------
@@ -83,18 +90,47 @@ def write_archive(destination: Path, images: Sequence[Image]) -> None:
     try:
         with tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as archive:
             for layer in {layer.digest: layer for image in images for layer in image.layers}.values():
-                _add(archive, layer.path, f"{layer.digest}.tar")
-            manifest = []
-            for image in images:
-                config = json.dumps(_config(image), sort_keys=True).encode()
-                name = f"{hashlib.sha256(config).hexdigest()}.json"
-                _add_bytes(archive, name, config)
-                files = [f"{layer.digest}.tar" for layer in image.layers]
-                manifest.append({"Config": name, "RepoTags": [image.reference], "Layers": files})
-            _add_bytes(archive, "manifest.json", json.dumps(manifest).encode())
+                if layer.digest not in omit:
+                    _add(archive, layer.path, _blob_name(layer.digest))
+            described = [_add_image(archive, image) for image in images]
+            _add_json(archive, "oci-layout", {"imageLayoutVersion": "1.0.0"})
+            _add_json(archive, "index.json", {"schemaVersion": 2, "manifests": [manifest for manifest, _ in described]})
+            _add_json(archive, "manifest.json", [entry for _, entry in described])
         part.replace(destination)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _add_image(archive: tarfile.TarFile, image: Image) -> tuple[dict[str, object], dict[str, object]]:
+    """Add configuration and manifest of an image; returns its entries in the two indexes."""
+    config = _add_blob(archive, _config(image), "application/vnd.oci.image.config.v1+json")
+    layers = [
+        {"mediaType": _LAYER, "digest": f"sha256:{layer.digest}", "size": layer.path.stat().st_size} for layer in image.layers
+    ]
+    body = {"schemaVersion": 2, "mediaType": _MANIFEST, "config": config, "layers": layers}
+    names = {"io.containerd.image.name": image.reference, "org.opencontainers.image.ref.name": image.reference.rpartition(":")[2]}
+    manifest = {**_add_blob(archive, body, _MANIFEST), "annotations": names}
+    entry: dict[str, object] = {
+        "Config": _blob_name(str(config["digest"]).removeprefix("sha256:")),
+        "RepoTags": [image.reference],
+        "Layers": [_blob_name(layer.digest) for layer in image.layers],
+    }
+    return manifest, entry
+
+
+def _blob_name(digest: str) -> str:
+    return f"blobs/sha256/{digest}"
+
+
+def _add_blob(archive: tarfile.TarFile, value: object, media_type: str) -> dict[str, object]:
+    data = json.dumps(value, sort_keys=True).encode()
+    digest = hashlib.sha256(data).hexdigest()
+    _add_bytes(archive, _blob_name(digest), data)
+    return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": len(data)}
+
+
+def _add_json(archive: tarfile.TarFile, name: str, value: object) -> None:
+    _add_bytes(archive, name, json.dumps(value).encode())
 
 
 def _config(image: Image) -> dict[str, object]:

@@ -234,6 +234,11 @@ class LocalCluster:
         """Address of this machine as pods see it; a server of the caller that binds it is reachable from pods."""
         return self._namespaces.addresses.host
 
+    @property
+    def base_layers(self) -> frozenset[str]:
+        """Digests of layers that the node has already, so that an archive for `load_image` need not hold them."""
+        return self._runtime.base_layers
+
     def load_image(self, archive: Path) -> None:
         """Make every image of a docker archive available to pods."""
         self._runtime.load(archive)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import shutil
 import subprocess
 import tempfile
@@ -25,6 +26,8 @@ from testbed.node import configuration
 from testbed.node.namespaces import Namespaces, NodeError, child_ids
 
 Progress = Callable[[str], None]
+_FORMAT = "2"  # part of the template's key: a change of how images are written makes a new one
+_KEPT_SECONDS = 86_400  # a template that is not the newest goes after a day
 BASE_IMAGE = "grfleet.dev/testbed/python:1"
 
 
@@ -47,6 +50,7 @@ class Runtime:
         self._progress = progress
         self._child: subprocess.Popen[bytes] | None = None
         self._data = directory / "containerd"
+        self.base_layers: frozenset[str] = frozenset()  # digests of what every node has before the first image is loaded
 
     def prepare(self) -> None:
         """Lay out configuration and data; makes the template when the cache has none."""
@@ -61,8 +65,9 @@ class Runtime:
             working_directory="/",
         )
         base = Image(BASE_IMAGE, [interpreter_layer(), packages_layer("grfleet")])
+        self.base_layers = frozenset(layer.digest for layer in base.layers)
         digests = [layer.digest for image in (pause, base) for layer in image.layers]
-        key = hashlib.sha256("\n".join([snapshotter, self._tree.root.name, *digests]).encode()).hexdigest()[:12]
+        key = hashlib.sha256("\n".join([_FORMAT, snapshotter, self._tree.root.name, *digests]).encode()).hexdigest()[:12]
         template = cache_directory().parent / "node" / f"containerd-{key}"
         if template.is_dir():
             copy_data(template, self._data)
@@ -78,10 +83,12 @@ class Runtime:
         archive.unlink()
         self.stop()
         template.parent.mkdir(parents=True, exist_ok=True)
+        remove_old(template.parent, older_than_seconds=_KEPT_SECONDS)
         with tempfile.TemporaryDirectory(dir=template.parent, prefix=".part-") as part:
             copy_data(self._data, Path(part, "data"))
             if not template.is_dir():  # made by another node meanwhile
                 Path(part, "data").replace(template)
+                os.utime(template)
 
     def start(self) -> None:
         """Start containerd and wait until it answers.
@@ -151,6 +158,14 @@ def end_inside(door: subprocess.Popen[bytes], *, grace_seconds: float) -> None:
         with contextlib.suppress(ProcessLookupError):  # it has ended by itself
             processes.stop(processes.identify("program", pid), grace_seconds=grace_seconds)
     door.wait()
+
+
+def remove_old(folder: Path, *, older_than_seconds: float) -> None:
+    """Remove what has lain in a folder for that long: templates of other versions, and what a killed maker has left."""
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError):
+            if path.stat().st_mtime < time.time() - older_than_seconds:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def copy_data(source: Path, destination: Path) -> None:

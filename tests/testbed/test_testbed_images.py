@@ -6,6 +6,7 @@ import json
 import os
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,16 @@ def files(tmp_path: Path) -> Path:
     (folder / "tmp").mkdir()
     (folder / "tmp").chmod(0o1777)
     return folder
+
+
+def read(archive: tarfile.TarFile, name: str) -> Any:
+    stream = archive.extractfile(name)
+    assert stream is not None, f"{name} is not a file"
+    return json.load(stream)
+
+
+def blob(digest: str) -> str:
+    return f"blobs/{digest.replace(':', '/')}"
 
 
 def test_a_layer_depends_on_its_files_alone(files: Path, tmp_path: Path) -> None:
@@ -63,14 +74,29 @@ def test_an_archive_holds_a_shared_layer_once_and_names_every_image(files: Path,
 
     with tarfile.open(tmp_path / "images.tar") as opened:
         names = opened.getnames()
-        manifest = json.load(opened.extractfile("manifest.json") or pytest.fail("no manifest"))
-        configs = [json.load(opened.extractfile(each["Config"]) or pytest.fail("no config")) for each in manifest]
-    assert [name for name in names if name.endswith(".tar")] == [f"{layer.digest}.tar"]
+        manifest = read(opened, "manifest.json")
+        configs = [read(opened, each["Config"]) for each in manifest]
+        index = read(opened, "index.json")["manifests"]
+        manifests = [read(opened, blob(each["digest"])) for each in index]
+    assert names.count(blob(f"sha256:{layer.digest}")) == 1
     assert [each["RepoTags"] for each in manifest] == [["example.com/x:1"], ["example.com/y:1"]]
+    assert [each["annotations"]["io.containerd.image.name"] for each in index] == ["example.com/x:1", "example.com/y:1"]
+    assert [blob(each["config"]["digest"]) for each in manifests] == [each["Config"] for each in manifest]
+    assert [blob(item["digest"]) for item in manifests[0]["layers"]] == manifest[0]["Layers"]
     assert configs[0]["rootfs"] == {"type": "layers", "diff_ids": [f"sha256:{layer.digest}"]}
     assert configs[1]["config"]["Entrypoint"] == ["/y"]
     assert configs[1]["config"]["Env"] == ["A=b"]
     assert configs[1]["config"]["User"] == "65532:65532"
+
+
+def test_a_layer_that_every_reader_has_is_named_but_left_out(files: Path, tmp_path: Path) -> None:
+    layer = write_layer(files, tmp_path / "layer.tar")
+
+    write_archive(tmp_path / "thin.tar", [Image("example.com/x:1", [layer])], omit={layer.digest})
+
+    with tarfile.open(tmp_path / "thin.tar") as opened:
+        assert blob(f"sha256:{layer.digest}") not in opened.getnames()
+        assert read(opened, "manifest.json")[0]["Layers"] == [blob(f"sha256:{layer.digest}")]
 
 
 @pytest.mark.parametrize("references", [["a:1", "a:1"], ["a:1"]])
