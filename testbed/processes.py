@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # The shell waits for one line and then becomes the program (same pid, same start time). If the caller dies first,
 # read sees the end of the pipe and nothing is started.
 _GATE = 'read -r go || exit 1; exec "$@" </dev/null'
@@ -31,14 +33,36 @@ class Identity:
     start: int
 
 
-def start_time(pid: int) -> int | None:
-    """Start time of a live process in clock ticks since boot; None if it is gone or a zombie."""
+@dataclass(frozen=True)
+class Usage:
+    """What one process uses: resident memory now, and processor time (user and system) since its start."""
+
+    rss_bytes: int
+    cpu_seconds: float
+
+
+def _stat(pid: int) -> list[str] | None:
+    """The fields of /proc/PID/stat from the state on; None if the process is gone or a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (OSError, UnicodeDecodeError):
         return None
     fields = stat[stat.rindex(")") + 2 :].split()  # the name before it may itself hold spaces and brackets
-    return None if fields[0] in "ZX" else int(fields[19])
+    return None if fields[0] in "ZX" else fields
+
+
+def start_time(pid: int) -> int | None:
+    """Start time of a live process in clock ticks since boot; None if it is gone or a zombie."""
+    fields = _stat(pid)
+    return None if fields is None else int(fields[19])
+
+
+def usage(pid: int) -> Usage | None:
+    """What a live process uses; None if it is gone or a zombie."""
+    fields = _stat(pid)
+    if fields is None:
+        return None
+    return Usage(rss_bytes=int(fields[21]) * _PAGE_BYTES, cpu_seconds=(int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND)
 
 
 def identify(name: str, pid: int) -> Identity:
@@ -148,4 +172,4 @@ def start(
 
 def age_seconds(identity: Identity) -> float:
     """How long a process has been running, in seconds."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - identity.start / os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - identity.start / _TICKS_PER_SECOND

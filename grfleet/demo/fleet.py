@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import msgspec
@@ -21,23 +21,14 @@ from simulator.core.config import InstanceConfig
 from simulator.workloads import demo_instance
 from testbed import processes
 from testbed.control_plane import ControlPlane
+from testbed.processes import Usage
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LONGEST_SOCKET_PATH = 100
-_CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class DemoFailed(RuntimeError):
     """The demonstration cannot go on; the message says what failed and which log file tells more."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Usage:
-    """What all processes of the demonstration use together, the control plane's included."""
-
-    rss_bytes: int
-    cpu_seconds: float
 
 
 class Fleet:
@@ -130,8 +121,8 @@ class Fleet:
     def usage(self) -> Usage:
         """Memory and processor time of everything that runs for the demonstration, this process included."""
         pids = [os.getpid(), *self._plane.process_ids().values(), *(c.pid for c in self._children.values() if c.poll() is None)]
-        seen = [found for pid in pids if (found := _usage_of(pid)) is not None]
-        return Usage(rss_bytes=sum(rss for rss, _ in seen), cpu_seconds=sum(cpu for _, cpu in seen))
+        seen = [found for pid in pids if (found := processes.usage(pid)) is not None]
+        return Usage(rss_bytes=sum(one.rss_bytes for one in seen), cpu_seconds=sum(one.cpu_seconds for one in seen))
 
     def stop(self) -> None:
         """Ask all processes to end, at once; the control plane's stop makes sure."""
@@ -177,14 +168,3 @@ def engine_file(config: InstanceConfig) -> ConfigFile:
         popularity=config.popularity,
         service=ServiceFile(**asdict(config.service)),
     )
-
-
-def _usage_of(pid: int) -> tuple[int, float] | None:
-    """Return (resident bytes, CPU seconds) of a process, None when it is gone."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-        resident = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
-    except (OSError, ValueError, IndexError):
-        return None
-    fields = stat[stat.rindex(")") + 2 :].split()
-    return resident, (int(fields[11]) + int(fields[12])) / _CLOCK_TICKS

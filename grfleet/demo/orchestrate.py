@@ -24,12 +24,13 @@ from contract.engine_client import EngineClient
 from grfleet.demo import objects, plot, summary
 from grfleet.demo.cluster import Api, bring_up, logs_folder
 from grfleet.demo.driver import DriverPlan
-from grfleet.demo.fleet import ROOT, DemoFailed, Fleet, Usage
+from grfleet.demo.fleet import ROOT, DemoFailed, Fleet
 from grfleet.demo.served import Run, read_run
 from grfleet.demo.watch import Watcher
 from simulator.workloads import TraceFiles, Workload, demo_workload
 from simulator.workloads.demo import DEMO_POOL_KEY, FIXED_SPLITS, SLO_MS
 from testbed.control_plane import ControlPlane
+from testbed.processes import Usage
 
 DRIVER_GRACE_S = 60.0
 LOOK_EVERY_S = 1.0
