@@ -24,6 +24,12 @@ class AcceptedIntent:
     spec: IntentSpec
 
 
+def usable_bytes(held: AcceptedIntent | None, *, pool_bytes: int) -> int:
+    """Return what the two caches may share: the intent's figure, never more than the engine's pool."""
+    wanted = held.spec.usable_bytes if held is not None else None
+    return pool_bytes if wanted is None else min(wanted, pool_bytes)
+
+
 class IntentBook:
     """Holds the intent in force and judges new ones.
 

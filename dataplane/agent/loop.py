@@ -12,13 +12,12 @@ from collections.abc import Callable
 import msgspec
 
 from contract.agent import AgentStatus, DecisionsAnswer, Intent, IntentAnswer, IntentStatus
-from contract.engine import Describe
 from contract.errors import ProtocolViolation, Unreachable
 from dataplane.agent import report
 from dataplane.agent.decisions import DecisionRing
 from dataplane.agent.drive import Driven, Driver
 from dataplane.agent.estimate import DEFAULT_MEMORY_MS, Estimators
-from dataplane.agent.intent import IntentBook
+from dataplane.agent.intent import IntentBook, usable_bytes
 from dataplane.agent.metrics import AgentMetrics
 from dataplane.agent.observe import NoReading, Observer, Reading
 from dataplane.agent.ports import EnginePort
@@ -180,7 +179,7 @@ class Agent:
             self._adopt_goal(reading)
             self._observation = observation = observation_of(
                 reading,
-                usable_bytes=self._usable_bytes(reading.describe),
+                usable_bytes=usable_bytes(held, pool_bytes=reading.describe.pool_bytes),
                 second_writer=self._driver.second_writer,
                 resizable=resizable,
             )
@@ -219,7 +218,7 @@ class Agent:
         driven = await self._driver.drive(
             split,
             start_id=reading.now.start_id,
-            may_use_bytes=self._usable_bytes(describe),
+            may_use_bytes=usable_bytes(held, pool_bytes=describe.pool_bytes),
             max_change_bytes=describe.max_split_change_bytes or describe.pool_bytes,
             target_emb_bytes=target,
             refill_bytes_per_second=refill_cap(
@@ -235,12 +234,6 @@ class Agent:
         for status in driven.statuses:
             self.metrics.writes.labels(status=status).inc()
         return driven
-
-    def _usable_bytes(self, describe: Describe) -> int:
-        """What the two caches may share: the intent's figure, never more than the engine's pool."""
-        held = self._intents.current
-        wanted = held.spec.usable_bytes if held is not None else None
-        return describe.pool_bytes if wanted is None else min(wanted, describe.pool_bytes)
 
     def _conclude(self, reading: Reading | NoReading, decision: Decision, verdict: Verdict, driven: Driven | None) -> None:
         """Record the round and show it in logs, metrics and status."""

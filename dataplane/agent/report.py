@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from contract.agent import AgentStatus, DecisionRecord, Enforcement, EngineReport, ServingReport, SplitReport, Strategy
 from contract.engine import Describe, Observe, SplitState
 from dataplane.agent.drive import Driven
-from dataplane.agent.intent import AcceptedIntent
+from dataplane.agent.intent import AcceptedIntent, usable_bytes
 from dataplane.agent.metrics import AgentMetrics
 from dataplane.agent.observe import NoReading, Reading
 from dataplane.agent.reasons import MESSAGES, Hold
@@ -190,9 +190,8 @@ def _split_report(known: Known, held: AcceptedIntent | None) -> SplitReport | No
     split, describe = known.split, known.describe
     if split is None or describe is None:
         return None
-    wanted = held.spec.usable_bytes if held is not None else None
     return SplitReport(
-        usable_bytes=describe.pool_bytes if wanted is None else min(wanted, describe.pool_bytes),
+        usable_bytes=usable_bytes(held, pool_bytes=describe.pool_bytes),
         target_emb_bytes=known.target_emb_bytes if known.target_emb_bytes is not None else split.limits.emb_bytes,
         accepted_emb_bytes=split.limits.emb_bytes,
         accepted_kv_bytes=split.limits.kv_bytes,
