@@ -302,14 +302,6 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     goal_p99_ms: float | None = None
     inputs: DecisionInputs
 
-    @property
-    def target_emb_percent(self) -> float | None:
-        """The target in points of usable."""
-        usable = self.inputs.observation.usable_bytes
-        if self.target_emb_bytes is None or usable <= 0:
-            return None
-        return 100.0 * self.target_emb_bytes / usable
-
 
 def encode_decision(decision: Decision) -> bytes:
     """Return the decision, inputs included, as one line of JSON."""
