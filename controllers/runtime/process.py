@@ -11,14 +11,14 @@ import logging
 import random
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 import kopf
 
 from controllers.loops import all_loops
 from controllers.runtime.clock import SystemClock
-from controllers.runtime.errors import ReconcileError
+from controllers.runtime.errors import ReconcileError, Terminal
 from controllers.runtime.logs import configure_logging
 from controllers.runtime.loop import Loop
 from controllers.runtime.resources import ResourceType
@@ -30,6 +30,7 @@ _logger = logging.getLogger(__name__)
 
 EXIT_FAILED = 1
 EXIT_PREFLIGHT = 3
+CLOSING_SECONDS = 2.0
 
 
 class EndlessBackoff:
@@ -84,7 +85,7 @@ def main(arguments: Sequence[str] | None = None, *, loops: Callable[[], list[Loo
     configure_logging(level=settings.log_level)
     runtime = Runtime(settings, loops(), clock=SystemClock(), rng=random.Random())
     try:
-        asyncio.run(_run(runtime))
+        run_with_an_end(_run(runtime))
     except PreflightFailed as error:
         for problem in error.problems:
             _logger.error("%s", problem)
@@ -98,6 +99,28 @@ def main(arguments: Sequence[str] | None = None, *, loops: Callable[[], list[Loo
         _logger.exception("the operator ends because a part of it failed")
         return EXIT_FAILED
     return 0
+
+
+def run_with_an_end(work: Coroutine[Any, Any, None]) -> None:
+    """`asyncio.run` that closes within CLOSING_SECONDS, whatever tasks are left.
+
+    After a failure the watch library's tasks swallow their cancellation and would be waited for for ever; a process that only
+    seems to live is worse than one that is started again.
+    """
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_until_complete(work)
+    finally:
+        rest = asyncio.all_tasks(loop)
+        for task in rest:
+            task.cancel()
+        stuck = loop.run_until_complete(asyncio.wait(rest, timeout=CLOSING_SECONDS))[1] if rest else set()
+        asyncio.set_event_loop(None)
+        if stuck:
+            loop.set_exception_handler(lambda *_: None)  # they are destroyed with the process, which is no news
+        else:
+            loop.close()
 
 
 async def _run(runtime: Runtime) -> None:
@@ -129,6 +152,11 @@ async def _watch_until_signal(runtime: Runtime) -> None:
     )
     try:
         await asyncio.wait({failure, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if not watching.done() and failure.exception() is None:
+            # The library has stopped the runtime, after a signal or because a watch failed, and should end soon and say why.
+            await asyncio.wait({watching}, timeout=CLOSING_SECONDS)
+            if not watching.done():
+                raise Terminal("WatchFailed", "a watch has failed for good (see above), and the watch library does not end")
         for task in (failure, watching):
             if task.done():
                 task.result()

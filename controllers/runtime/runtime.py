@@ -110,10 +110,12 @@ class Runtime:
         await asyncio.shield(self._stopping)
 
     async def failed(self) -> None:
-        """Return when a background task has ended, which none should; raises its exception."""
+        """Return when a background task has ended: after `stop`, or else by a failure, which is raised."""
         if not self._tasks:
             await asyncio.Event().wait()
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        if self._stopping is not None:
+            return  # it was ended on purpose
         for task in done:
             task.result()
 

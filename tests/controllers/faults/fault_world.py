@@ -141,7 +141,7 @@ class World:
 
     # -- the oracle -----------------------------------------------------------------------------------------------
 
-    def converges(self, *, seconds: float = BOUND_SECONDS, quiet_seconds: float = 3.0) -> float:
+    def converges(self, *, seconds: float = BOUND_SECONDS, quiet_seconds: float = 1.0) -> float:
         """Wait until the fleet is as the pool asks and nobody writes any more; returns how long the first took.
 
         Raises

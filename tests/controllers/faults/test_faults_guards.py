@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
 import random
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from loop_objects import instance_object, pool_object
 
 from controllers.allocation import decide as allocation
 from controllers.allocation.execute import execute as execute_allocation
 from controllers.pool import decide as pool_loop
 from controllers.pool.execute import execute as execute_pool
+from controllers.runtime import process
 from controllers.runtime.clock import FakeClock, within
 from controllers.runtime.kube import HttpKubeApi
 from controllers.runtime.loop import Context
@@ -74,3 +77,21 @@ async def test_an_error_that_meets_a_cancellation_is_not_logged_as_forgotten() -
     await asyncio.wait({waiting})
     gc.collect()
     assert not complaints
+
+
+def test_a_task_that_will_not_be_cancelled_does_not_keep_the_process_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the watch library's tasks do when one of their requests is told to log in anew while it is cancelled."""
+    monkeypatch.setattr(process, "CLOSING_SECONDS", 0.05)
+
+    async def stubborn() -> None:
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+    async def work() -> None:
+        asyncio.get_running_loop().stubborn = asyncio.ensure_future(stubborn())  # type: ignore[attr-defined] # kept alive
+        await asyncio.sleep(0)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        process.run_with_an_end(work())

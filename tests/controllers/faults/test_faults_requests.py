@@ -127,3 +127,7 @@ def test_an_operator_without_a_rival_that_slept_through_its_lease_goes_on_where_
         time.sleep(seconds)
         operator.send_signal(signal.SIGCONT)
     world.converges()
+
+
+def test_after_all_of_it_nothing_is_written_any_more(world: World) -> None:
+    world.converges(quiet_seconds=5.0)  # two and a half times as long as numbers may wait

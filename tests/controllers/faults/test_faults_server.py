@@ -7,9 +7,12 @@ import time
 from pathlib import Path
 
 import pytest
-from fault_world import open_world
+from fault_world import World, open_world
+from runtime_operator import wait_for
 
+from controllers.runtime import process
 from testbed.control_plane import ControlPlane
+from testbed.faults import Answer, Match, StreamError
 
 pytestmark = pytest.mark.slow
 
@@ -34,3 +37,21 @@ def test_a_crashed_api_server_and_edited_kinds_are_survived_at_work(own_crds_ins
             world.change()
         world.converges(quiet_seconds=1)
         assert operator.child.poll() is None
+
+
+def test_a_watch_error_that_the_library_holds_for_fatal_ends_the_process_at_once_and_the_next_goes_on(fresh_world: World) -> None:
+    """One that only seemed to live would be worse: it would hold neither the Lease nor answer a probe, and yet not be replaced."""
+    world, pools = fresh_world, Match(watch=True, path="/grservingpools")
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/{world.namespace}/leases/grfleet-operator"
+    world.make_pool(entries=("a",))
+    for faults in ([StreamError(code=500)], [Answer(status=410), StreamError(code=410)]):
+        with world.operator() as operator:
+            wait_for(operator.leads, operator)
+            rules = [world.proxy.add(pools, fault, times=1) for fault in faults]  # the answer meets the watch that follows
+            rules[0].wait_for_hits(timeout_seconds=20)
+            wait_for(lambda: operator.child.poll() is not None, seconds=15)  # noqa: B023 - called in this turn
+            assert operator.child.poll() == process.EXIT_FAILED
+        assert not world.api.get(lease).json()["spec"].get("holderIdentity")
+        world.change()
+    with world.operator():
+        world.converges()
