@@ -31,7 +31,10 @@ class Pool:
     instances: tuple[str, ...]
 
     def ready(self) -> bool:
-        """Whether the pool and its splits are as wanted."""
+        """Whether every instance is known and ready and the pool and its splits are as wanted."""
+        status = self.release.get("grp", "ranker", "-n", self.namespace).get("status", {})
+        if status.get("instances", {}).get("ready") != len(self.instances):
+            return False
         conditions = [self.release.condition("grp", "ranker", self.namespace, of) for of in ("Ready", "SplitSettled")]
         return all(each.get("status") == "True" for each in conditions)
 

@@ -48,9 +48,10 @@ def test_metrics_are_served_behind_the_charts_service(release: Release, node_clu
 def test_a_pool_is_served_from_the_pod_its_split_settles_and_its_table_names_both_instances(pool: Pool) -> None:
     release = pool.release
 
-    table = release.get("grt", "ranker", "-n", pool.namespace)["status"]
+    def published() -> set[str]:
+        return {each["name"] for each in release.get("grt", "ranker", "-n", pool.namespace)["status"]["instances"]}
 
-    assert {each["name"] for each in table["instances"]} == {"ranker-a", "ranker-b"}
+    eventually(lambda: published() == {"ranker-a", "ranker-b"}, why=lambda: release.why(pool.namespace))
     eventually(lambda: pool.emb_percent() == pytest.approx([40, 40], abs=2), why=lambda: release.why(pool.namespace))
     status = release.get("grp", "ranker", "-n", pool.namespace)["status"]
     assert (status["replicas"], status["instances"]["ready"]) == (2, 2)
