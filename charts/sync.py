@@ -6,7 +6,6 @@ rules in controllers/runtime/rbac.py stay the one source; the chart never says a
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import sys
@@ -18,6 +17,7 @@ from typing import Any
 import yaml
 
 from controllers.runtime.rbac import Scope, policy_rules
+from crds import generated
 from crds.generate import HEADER, crd_documents, to_yaml
 from crds.registry import BY_NAME, KINDS
 from crds.schema import structural_schema
@@ -50,14 +50,7 @@ def generated_files(root: Path = ROOT) -> dict[Path, str]:
 
 def drift(root: Path = ROOT) -> list[str]:
     """Paths of generated files that are missing, differ, or are left over from a kind that is gone."""
-    wanted = generated_files(root)
-    wrong = [path for path, text in wanted.items() if not (root / path).is_file() or (root / path).read_text("utf-8") != text]
-    return sorted(str(path) for path in [*wrong, *_left_over(root, wanted)])
-
-
-def _left_over(root: Path, wanted: dict[Path, str]) -> list[Path]:
-    copies = [CRD_COPIES / path.name for path in (root / CRD_COPIES).glob("*.yaml")]
-    return [path for path in copies if path not in wanted]
+    return generated.drift(root, generated_files(root), CRD_COPIES)
 
 
 # Rules ---------------------------------------------------------------------------------------------------------------
@@ -234,22 +227,9 @@ def _between_markers(text: str, part: str, before: str, after: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of ``python -m charts.sync``; 1 when --check finds drift."""
-    parser = argparse.ArgumentParser(prog="python -m charts.sync", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="only compare; exit 1 on drift")
-    options = parser.parse_args(arguments)
-    if options.check:
-        wrong = drift()
-        for name in wrong:
-            sys.stderr.write(f"{name}: differs from the code; run `make generate`\n")
-        return 1 if wrong else 0
-    files = generated_files()
-    for path, text in files.items():
-        (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
-        (ROOT / path).write_text(text, "utf-8")
-        sys.stdout.write(f"{path}\n")
-    for path in _left_over(ROOT, files):
-        (ROOT / path).unlink()
-    return 0
+    return generated.command(
+        arguments, program="python -m charts.sync", description=__doc__, root=ROOT, files=generated_files(), folder=CRD_COPIES
+    )
 
 
 if __name__ == "__main__":

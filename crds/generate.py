@@ -6,7 +6,6 @@ same documents through :func:`crd_documents`, so there is one source.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from crds import generated
 from crds.kind import Kind
 from crds.reference import api_reference
 from crds.registry import KINDS
@@ -106,32 +106,14 @@ def generated_files() -> dict[Path, str]:
 
 def drift(root: Path = ROOT) -> list[str]:
     """Paths of generated files that are missing, differ, or are left over from a kind that is gone."""
-    wanted = generated_files()
-    wrong = [path for path, text in wanted.items() if not (root / path).is_file() or (root / path).read_text("utf-8") != text]
-    left_over = [MANIFESTS / path.name for path in (root / MANIFESTS).glob("*.yaml") if MANIFESTS / path.name not in wanted]
-    return sorted(str(path) for path in [*wrong, *left_over])
+    return generated.drift(root, generated_files(), MANIFESTS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of ``python -m crds.generate``; 1 when --check finds drift."""
-    parser = argparse.ArgumentParser(prog="python -m crds.generate", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="only compare; exit 1 on drift")
-    options = parser.parse_args(arguments)
-    if options.check:
-        wrong = drift()
-        for name in wrong:
-            sys.stderr.write(f"{name}: differs from the models; run `make generate`\n")
-        return 1 if wrong else 0
-    files = generated_files()
-    for path, text in files.items():
-        target = ROOT / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text, "utf-8")
-        sys.stdout.write(f"{path}\n")
-    for left_over in (ROOT / MANIFESTS).glob("*.yaml"):
-        if MANIFESTS / left_over.name not in files:
-            left_over.unlink()
-    return 0
+    return generated.command(
+        arguments, program="python -m crds.generate", description=__doc__, root=ROOT, files=generated_files(), folder=MANIFESTS
+    )
 
 
 if __name__ == "__main__":
