@@ -19,6 +19,7 @@ from controllers.announce import post
 from controllers.runtime.loop import Context
 from controllers.runtime.resources import INSTANCES, POOLS, Object, identity, key_of, uid_of
 from controllers.signing_key import SigningKey
+from controllers.status import write_status
 from crds.reasons import FieldManager
 
 ACCEPTANCE_SECONDS = 600
@@ -46,14 +47,7 @@ async def execute_rollup(plan: RollupPlan, pool: Object, ctx: Context) -> bool:
     """Write the conditions of the pool, if there is anything new; returns whether it was written."""
     if plan.status is None:
         return False
-    answer = await ctx.kube.apply_status(
-        POOLS,
-        {**identity(POOLS, key_of(pool)), "status": dict(plan.status)},
-        field_manager=FieldManager.ALLOCATION,
-        current=pool,
-        resource_version=pool["metadata"]["resourceVersion"],
-    )
-    ctx.store.upsert(POOLS, answer)
+    await write_status(ctx, POOLS, pool, plan.status, field_manager=FieldManager.ALLOCATION)
     post(ctx.events, pool, plan.announce, action="Report", controller="allocation")
     return True
 
@@ -95,15 +89,7 @@ async def _push(seen: Observation, what: Push, agents: Agents, key: SigningKey, 
 async def _write_status(stored: Object, plan: Plan, ctx: Context) -> None:
     """Apply the loop's part of the status, guarded by the version that was read."""
     assert plan.status is not None
-    body = {**identity(INSTANCES, key_of(stored)), "status": dict(plan.status)}
-    answer = await ctx.kube.apply_status(
-        INSTANCES,
-        body,
-        field_manager=FieldManager.ALLOCATION,
-        current=stored,
-        resource_version=stored["metadata"]["resourceVersion"],
-    )
-    ctx.store.upsert(INSTANCES, answer)
+    await write_status(ctx, INSTANCES, stored, plan.status, field_manager=FieldManager.ALLOCATION)
     post(ctx.events, stored, plan.announce, action="Report", controller="allocation")
 
 

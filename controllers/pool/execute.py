@@ -24,6 +24,7 @@ from controllers.runtime.resources import (
     owner_reference,
     uid_of,
 )
+from controllers.status import write_status
 from crds.reasons import FieldManager
 
 
@@ -76,12 +77,4 @@ async def _write_status(resource: ResourceType, current: Object, status: Mapping
     latest = ctx.store.get(resource, key_of(current))
     if latest is None or uid_of(latest) != uid_of(current):
         return
-    body = {**identity(resource, key_of(current)), "status": dict(status)}
-    answer = await ctx.kube.apply_status(
-        resource,
-        body,
-        field_manager=FieldManager.POOL,
-        current=latest,
-        resource_version=latest["metadata"]["resourceVersion"],
-    )
-    ctx.store.upsert(resource, answer)
+    await write_status(ctx, resource, latest, status, field_manager=FieldManager.POOL)

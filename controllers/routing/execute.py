@@ -13,6 +13,7 @@ from controllers.routing.observe import Observation
 from controllers.runtime.kube import ABSENT
 from controllers.runtime.loop import Context
 from controllers.runtime.resources import POOL_LABEL, POOLS, ROUTING_TABLES, Object, identity, key_of, owner_reference, uid_of
+from controllers.status import write_status
 from crds.reasons import FieldManager
 
 
@@ -22,23 +23,10 @@ async def execute(plan: Plan, seen: Observation, ctx: Context) -> bool:
     if plan.apply_table:
         table = await _apply_table(seen, ctx)
     if plan.table_status is not None and table is not None:
-        answer = await ctx.kube.apply_status(
-            ROUTING_TABLES,
-            {**identity(ROUTING_TABLES, key_of(table)), "status": dict(plan.table_status)},
-            field_manager=FieldManager.ROUTING,
-            resource_version=table["metadata"]["resourceVersion"],
-        )
-        ctx.store.upsert(ROUTING_TABLES, answer)
+        await write_status(ctx, ROUTING_TABLES, table, plan.table_status, field_manager=FieldManager.ROUTING)
     if plan.pool_status is None:
         return False
-    answer = await ctx.kube.apply_status(
-        POOLS,
-        {**identity(POOLS, key_of(seen.stored)), "status": dict(plan.pool_status)},
-        field_manager=FieldManager.ROUTING,
-        current=seen.stored,
-        resource_version=seen.stored["metadata"]["resourceVersion"],
-    )
-    ctx.store.upsert(POOLS, answer)
+    await write_status(ctx, POOLS, seen.stored, plan.pool_status, field_manager=FieldManager.ROUTING)
     post(ctx.events, seen.stored, plan.announce, action="Publish", controller="routing")
     return True
 
