@@ -40,9 +40,11 @@ class LatencyRecorder:
 
 
 def bucket_of(latency_ms: float, *, anchor_ms: float) -> int:
-    """Return the bucket of a latency, clipped to [MIN_BUCKET, MAX_BUCKET]."""
+    """Return the bucket of a latency, clipped to [MIN_BUCKET, MAX_BUCKET]; NaN lands in the lowest, infinity in the highest."""
     if not latency_ms > 0:
         return MIN_BUCKET
+    if math.isinf(latency_ms):
+        return MAX_BUCKET
     ratio = latency_ms / anchor_ms
     bucket = math.floor(math.log(ratio) / _LOG_RATIO)
     if ratio < 1.0:  # the edge at the SLO is exact, however the logarithm was rounded

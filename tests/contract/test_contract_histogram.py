@@ -38,8 +38,9 @@ def test_nonsense_lands_in_the_lowest_bucket(latency: float) -> None:
     assert bucket_of(latency, anchor_ms=100.0) == MIN_BUCKET
 
 
-def test_an_endless_latency_lands_in_the_highest_bucket() -> None:
-    assert bucket_of(1e300, anchor_ms=100.0) == MAX_BUCKET
+@pytest.mark.parametrize("latency", [1e300, math.inf])
+def test_an_endless_latency_lands_in_the_highest_bucket(latency: float) -> None:
+    assert bucket_of(latency, anchor_ms=100.0) == MAX_BUCKET
 
 
 @given(latencies=st.lists(LATENCIES, max_size=50))

@@ -74,6 +74,14 @@ def test_garbage_in_place_of_a_signature_is_not_authentic_and_raises_nothing(sig
     assert not signing.is_authentic(intent(signature=signature), PUBLIC)
 
 
+def test_a_spec_nested_deeper_than_anything_signed_is_not_authentic_and_raises_nothing() -> None:
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+    signature = base64.b64encode(bytes(64)).decode()
+    assert not signing.is_authentic(intent(spec={"deep": deep}, signature=signature), PUBLIC)
+
+
 def test_another_key_does_not_verify() -> None:
     other = signing.public_key(signing.new_private_key())
     assert not signing.is_authentic(signing.sign(intent(), PRIVATE), other)
