@@ -7,6 +7,7 @@ lists, and afterwards drops whatever the list lacks and nobody touched since.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -255,12 +256,20 @@ def _newer(new: Mapping[str, Any], old: Object) -> bool:
 
 
 def _trimmed(obj: Mapping[str, Any]) -> Object:
-    """Drop what other managers recorded about their fields: it is half of an object and nobody here reads it."""
+    """Drop what other managers recorded about their fields: it is half of an object and nobody here reads it.
+
+    Our own record is kept as text: it is read once for each write (`ssa.already_applied`) and would be half of the memory.
+    """
     metadata = dict(obj["metadata"])
-    managed = [entry for entry in metadata.pop("managedFields", ()) if str(entry.get("manager")).startswith("grfleet-")]
+    managed = [_packed(each) for each in metadata.pop("managedFields", ()) if str(each.get("manager")).startswith("grfleet-")]
     if managed:
         metadata["managedFields"] = managed
     return {**obj, "metadata": metadata}
+
+
+def _packed(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    fields = entry.get("fieldsV1")
+    return {**entry, "fieldsV1": json.dumps(fields)} if isinstance(fields, Mapping) else entry
 
 
 def _owners(obj: Object) -> Iterable[Hashable]:

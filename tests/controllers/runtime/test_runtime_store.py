@@ -15,6 +15,7 @@ from controllers.runtime.clock import FakeClock
 from controllers.runtime.errors import Transient
 from controllers.runtime.kube import Page
 from controllers.runtime.resources import INSTANCES, POOLS, Key, ResourceType
+from controllers.runtime.ssa import already_applied
 from controllers.runtime.store import EventType, Store, WatchEvent
 from controllers.runtime.sweep import Sweeper
 
@@ -89,6 +90,20 @@ def test_only_our_own_field_ownership_is_kept() -> None:
     assert kept is not None
     assert kept["metadata"]["managedFields"] == [{"manager": "grfleet-pool"}]
     assert len(obj["metadata"]["managedFields"]) == 2
+
+
+def test_what_the_store_keeps_of_field_ownership_still_tells_whether_an_apply_would_change_anything() -> None:
+    store, obj = Store([INSTANCES]), thing("a", 1)
+    obj["spec"] = {"poolRef": "p"}
+    fields = {"f:spec": {"f:poolRef": {}}}
+    obj["metadata"]["managedFields"] = [{"manager": "grfleet-pool", "operation": "Apply", "fieldsV1": fields}]
+    store.observe(INSTANCES, "ADDED", obj)
+    kept = store.get(INSTANCES, Key("ns", "a"))
+    assert kept is not None
+    wanted = {"metadata": {"name": "a", "namespace": "ns"}, "spec": {"poolRef": "p"}}
+    assert already_applied(wanted, kept, field_manager="grfleet-pool")
+    assert not already_applied({**wanted, "spec": {"poolRef": "q"}}, kept, field_manager="grfleet-pool")
+    assert obj["metadata"]["managedFields"][0]["fieldsV1"] == fields
 
 
 def test_a_listener_that_fails_does_not_stop_the_others() -> None:
