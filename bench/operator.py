@@ -17,9 +17,10 @@ from types import FrameType
 
 from bench.operator_farm import AgentFarm
 from bench.operator_phases import ColdStart, Failover, Rest, Restart, cold_start, failovers, restart
-from bench.operator_site import Site, audit_flags, install_crds
+from bench.operator_site import MANIFESTS, Site, audit_flags
 from bench.report import Result, publish, summarise
 from testbed.control_plane import ControlPlane
+from testbed.kinds import install_kinds
 
 COLD, STEADY = "bench-cold", "bench-steady"
 POLL_SECONDS = 10.0
@@ -65,7 +66,7 @@ def measure(sizes: Sizes, *, seed: int) -> tuple[list[Result], list[str]]:
         flags = audit_flags(directory, (COLD, STEADY))
         plane = stack.enter_context(ControlPlane(api_server_flags=flags))
         farm = stack.enter_context(AgentFarm(seed=seed, hosts=max(sizes.cold, sizes.observed or 0)))
-        install_crds(plane)
+        install_kinds(plane, MANIFESTS)
 
         def site(namespace: str, instances: int) -> Site:
             made = Site(plane, farm, directory, namespace, instances=instances)

@@ -309,10 +309,3 @@ class Site:
 def _says_true(pool: dict[str, Any], condition: str) -> bool:
     status = pool.get("status") or {}
     return any(item["type"] == condition and item["status"] == "True" for item in status.get("conditions") or ())
-
-
-def install_crds(plane: ControlPlane) -> None:
-    """Apply every kind, wait until they are served, and let the garbage collector know them."""
-    plane.kubectl("apply", "--server-side", "-f", str(MANIFESTS))
-    plane.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(MANIFESTS))
-    plane.restart_controller_manager()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from testbed.control_plane import ControlPlane
+from testbed.kinds import install_kinds
 
 pytest_plugins = ["testbed.pytest_plugin"]
 
@@ -28,8 +29,4 @@ def own_crds_installed(own_control_plane: ControlPlane) -> ControlPlane:
 
 
 def install_crds(control_plane: ControlPlane) -> None:
-    assert any(MANIFESTS.glob("*.yaml")), f"no generated manifests in {MANIFESTS}; run `make generate`"
-    control_plane.kubectl("apply", "--server-side", "--field-manager=grfleet-tests", "-f", str(MANIFESTS))
-    control_plane.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(MANIFESTS), timeout_seconds=90)
-    # A running garbage collector looks for new kinds only every 30 s; a new one knows them from the start.
-    control_plane.restart_controller_manager()
+    install_kinds(control_plane, MANIFESTS, field_manager="grfleet-tests")

@@ -16,10 +16,11 @@ from controllers.signing_key import CONFIG_MAP_NAME, PUBLIC_ENTRY
 from grfleet.demo import objects
 from grfleet.demo.fleet import ROOT, DemoFailed, Fleet
 from testbed.control_plane import ControlPlane
+from testbed.kinds import install_kinds
 
 GROUP = "/apis/grfleet.dev/v1alpha1"
 CRDS = ROOT / "crds" / "manifests"
-FIELD_MANAGER = "--field-manager=grfleet-demo"
+FIELD_MANAGER = "grfleet-demo"
 
 Say = Callable[[str], None]
 
@@ -58,8 +59,7 @@ def bring_up(plane: ControlPlane, fleet: Fleet, api: Api, *, pool_key: bytes, sa
         When a process ends or a step takes too long; names the step and the log.
     """
     say("kinds: 7 CRDs, accounts and rules")
-    plane.kubectl("apply", "--server-side", FIELD_MANAGER, "-f", str(CRDS))
-    plane.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(CRDS), timeout_seconds=90)
+    install_kinds(plane, CRDS, field_manager=FIELD_MANAGER, collect_at_once=False)
     _apply(plane, objects.operator_objects())
     account = plane.service_account_kubeconfig(objects.OPERATOR_NAMESPACE, objects.OPERATOR_ACCOUNT)
 
@@ -112,7 +112,7 @@ def condition_status(item: dict[str, Any], kind: str) -> str:
 
 def _apply(plane: ControlPlane, items: list[dict[str, Any]]) -> None:
     body = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
-    plane.kubectl("apply", "--server-side", FIELD_MANAGER, "-f", "-", input=body)
+    plane.kubectl("apply", "--server-side", f"--field-manager={FIELD_MANAGER}", "-f", "-", input=body)
 
 
 def _wait(look: Callable[[], Any], fleet: Fleet, what: str, *, seconds: float = 60.0) -> Any:
