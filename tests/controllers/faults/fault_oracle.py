@@ -67,9 +67,15 @@ def _of_pool(world: World) -> Iterator[str]:
         yield "no pool"
         return
     yield from _conditions("pool", pool, POOL_CONDITIONS)
+    if not world.api.get(_key_path(world)).is_success:
+        yield "the public key of the intents is not there for agents to read"
     counts = pool.get("status", {}).get("instances", {})
     if counts.get("ready") != len(world.entries):
         yield f"pool: status.instances {counts}"
+
+
+def _key_path(world: World) -> str:
+    return f"/api/v1/namespaces/{world.namespace}/configmaps/grfleet-intent-key"
 
 
 def _of_table(world: World) -> Iterator[str]:
@@ -107,8 +113,7 @@ def _engines_touched(world: World) -> Iterator[str]:
 
 def _intents_told(world: World) -> Iterator[str]:
     """Signed, never backwards, and one generation means one spec."""
-    where = f"/api/v1/namespaces/{world.namespace}/configmaps/grfleet-intent-key"
-    public = base64.b64decode(world.api.get(where).raise_for_status().json()["data"]["public.key"])
+    public = base64.b64decode(world.api.get(_key_path(world)).raise_for_status().json()["data"]["public.key"])
     yield from (f"{name} was told an unsigned intent {offer.intent}" for name, offer in world.farm.forged(public))
     specs: dict[tuple[str, int], Any] = {}
     for name, agent in world.farm.agents.items():

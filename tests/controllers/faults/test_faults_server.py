@@ -40,7 +40,7 @@ def test_a_crashed_api_server_and_edited_kinds_are_survived_at_work(own_crds_ins
 
 
 def test_a_watch_error_that_the_library_holds_for_fatal_ends_the_process_at_once_and_the_next_goes_on(fresh_world: World) -> None:
-    """One that only seemed to live would be worse: it would hold neither the Lease nor answer a probe, and yet not be replaced."""
+    """One that only seems to live is worse: it has neither Lease nor probes, and yet nobody takes its place."""
     world, pools = fresh_world, Match(watch=True, path="/grservingpools")
     lease = f"/apis/coordination.k8s.io/v1/namespaces/{world.namespace}/leases/grfleet-operator"
     world.make_pool(entries=("a",))
@@ -49,7 +49,7 @@ def test_a_watch_error_that_the_library_holds_for_fatal_ends_the_process_at_once
             wait_for(operator.leads, operator)
             rules = [world.proxy.add(pools, fault, times=1) for fault in faults]  # the answer meets the watch that follows
             rules[0].wait_for_hits(timeout_seconds=20)
-            wait_for(lambda: operator.child.poll() is not None, seconds=15)  # noqa: B023 - called in this turn
+            wait_for(lambda: operator.child.poll() is not None, seconds=15)
             assert operator.child.poll() == process.EXIT_FAILED
         assert not world.api.get(lease).json()["spec"].get("holderIdentity")
         world.change()
