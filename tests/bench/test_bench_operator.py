@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import httpx
@@ -62,8 +63,8 @@ def test_a_missed_goal_is_explained_and_a_met_one_is_not() -> None:
     met = [summarise("cold, 9 instances: writes to an instance", [1.0], unit="", goal=1.0)]
     assert "four" in notes_on(missed)
     assert "four" not in notes_on(met)
-    for part in operator_benchmark.WHY:
-        assert any(part in name for name in NAMES), f"no figure is called {part}"
+    for pattern in operator_benchmark.WHY:
+        assert any(re.search(pattern, name) for name in NAMES), f"no figure is called {pattern}"
 
 
 NAMES = (
