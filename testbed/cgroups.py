@@ -6,6 +6,7 @@ A process that dies leaves its groups behind, so they are the one thing that kil
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from pathlib import Path
 
@@ -28,8 +29,9 @@ def create(name: str) -> None:
     """
     for hierarchy in _hierarchies():
         if (hierarchy / "cgroup.controllers").exists() and hierarchy == _MOUNT:
-            wanted = " ".join(f"+{item}" for item in (hierarchy / "cgroup.controllers").read_text().split())
-            (hierarchy / "cgroup.subtree_control").write_text(wanted)
+            for controller in (hierarchy / "cgroup.controllers").read_text().split():
+                with contextlib.suppress(OSError):  # one that the machine's own manager holds back is not missed
+                    (hierarchy / "cgroup.subtree_control").write_text(f"+{controller}")
         group = hierarchy / name
         group.mkdir(exist_ok=True)
         for key in ("cpuset.cpus", "cpuset.mems"):
@@ -44,11 +46,9 @@ def remove(name: str, *, timeout_seconds: float = 10.0) -> bool:
     deadline = time.monotonic() + timeout_seconds
     while left := [group for hierarchy in _hierarchies() if (group := hierarchy / name).is_dir()]:
         for group in left:
-            for path in sorted((p for p in group.rglob("*") if p.is_dir()), key=lambda p: len(p.parts), reverse=True):
+            for folder, _, _ in os.walk(group, topdown=False):  # passes over what goes meanwhile
                 with contextlib.suppress(OSError):  # the kernel still takes the last process out of it
-                    path.rmdir()
-            with contextlib.suppress(OSError):
-                group.rmdir()
+                    os.rmdir(folder)
         if time.monotonic() > deadline:
             return False
         time.sleep(0.01)

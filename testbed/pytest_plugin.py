@@ -30,21 +30,14 @@ class Kubectl(Protocol):
     def __call__(self, *args: str, input: str | None = None, check: bool = True) -> subprocess.CompletedProcess[str]: ...
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark every test that reaches the control plane or a node, directly or through another fixture.
-
-    Where tests are spread over processes by group, those that need a node stay in one, and so share it.
-    """
-    spread = config.pluginmanager.hasplugin("xdist")
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test that reaches the control plane or a node, directly or through another fixture."""
     for item in items:
         used = set(getattr(item, "fixturenames", ()))
         if "testbed_binaries" in used:
             item.add_marker(pytest.mark.testbed)
         if used & _NODE_FIXTURES:
             item.add_marker(pytest.mark.node)
-            if spread:
-                item.add_marker(pytest.mark.xdist_group("node"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from testbed import processes, state
+from testbed.binaries import find_binaries
 from testbed.node.cluster import LocalCluster
 from testbed.node.runtime import BASE_IMAGE
 from testbed.state import Record
@@ -91,7 +92,8 @@ class Traces:
         found += [
             f"mount {line}" for line in Path("/proc/self/mounts").read_text().splitlines() if self._record.directory in line
         ]
-        found += [f"control group {path}" for path in Path("/sys/fs/cgroup").glob(f"**/{self._record.cgroup}")]
+        found += [f"control group {path}" for path in Path("/sys/fs/cgroup").glob("*") if (path / self._record.cgroup).exists()]
+        found += [f"control group {cgroup}" for cgroup in [Path("/sys/fs/cgroup", self._record.cgroup)] if cgroup.exists()]
         found += [f"record {r.name}" for r in state.records() if r.name == self._record.name]
         return found + [path for path in (self._record.directory,) if Path(path).exists()]
 
@@ -168,6 +170,26 @@ def test_killing_the_first_process_of_the_namespaces_ends_all_of_the_node_at_onc
 
         assert eventually(lambda: not traces._members(), timeout_seconds=10)
         assert cluster.kubectl("get", "nodes").stdout.startswith("NAME")
+
+
+def test_a_detached_node_outlives_its_caller_until_down() -> None:
+    run = [sys.executable, "-m", "testbed"]
+    up = subprocess.run([*run, "up", "--node", "--detach"], capture_output=True, text=True, check=False, timeout=120)
+    assert up.returncode == 0, up.stderr
+    (record,) = state.records()
+    try:
+        assert up.stdout == f"export KUBECONFIG={record.kubeconfig}\n"
+        kubectl = [find_binaries(["kubectl"])["kubectl"], "--kubeconfig", record.kubeconfig]
+        subprocess.run([*kubectl, *POD], check=True, timeout=60)
+        subprocess.run([*kubectl, "wait", "pod/stays", "--for=condition=Ready", "--timeout=60s"], check=True, timeout=90)
+        traces = Traces(record)
+        listed = subprocess.run([*run, "status"], capture_output=True, text=True, check=True, timeout=30).stdout
+        assert all(name in listed for name in ("detached", "kubelet", "containerd", "node-init"))
+    finally:
+        down = subprocess.run([*run, "down"], capture_output=True, text=True, check=False, timeout=60)
+
+    assert (down.returncode, down.stdout) == (0, f"stopped {record.url}\n")
+    assert eventually(lambda: traces.left() == []), traces.left()
 
 
 def test_two_clusters_run_at_once_and_do_not_meet() -> None:
