@@ -183,7 +183,7 @@ def _of_failovers(ended: Sequence[Failover], killed: Sequence[Failover]) -> list
 WHY: dict[str, str] = {
     r"^cold.*: CPU$": (
         "Cold CPU: an instance takes four writes and about five calls to its agent, and each write comes back as a watch event. "
-        "The profile is flat: half is the HTTP, TLS and JSON of the two clients, a tenth the watch library, the rest is ours."
+        "The profile is flat: about half is HTTP, TLS and JSON of the two clients, a tenth the watch library, the rest is ours."
     ),
     r"^cold.*writes to an instance$": (
         "Writes to an instance: an entry of a pool becomes a ready instance by four writes of two field managers: the object, "
