@@ -8,8 +8,10 @@ end of the link carries the node's and the pods' connections to it.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
 import re
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +26,7 @@ from testbed.binaries import Binaries, BinariesMissingError, ensure_binaries, fi
 from testbed.control_plane import ControlPlane
 from testbed.credentials import NODE_NAME
 from testbed.debian import DebianError, Tree, ensure_debian_tree, find_debian_tree
-from testbed.node import configuration
+from testbed.node import configuration, objects
 from testbed.node.namespaces import Namespaces, NodeError, may_make_namespaces
 from testbed.node.runtime import Progress, Runtime, end_inside
 from testbed.versions import CONTROL_PLANE_PROGRAMS, NODE_PROGRAMS
@@ -138,6 +140,8 @@ class LocalCluster:
         self._doors.clear()
 
     def _start(self) -> None:
+        self._begun = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+        self._forget_node()
         self._cgroup = f"grfleet-{self.plane.name}"
         self.plane.use_cgroup(self._cgroup)
         cgroups.create(self._cgroup)
@@ -155,6 +159,11 @@ class LocalCluster:
         for name in _COMPONENTS:
             self._start_component(name)
         self.wait_ready()
+
+    def _forget_node(self) -> None:
+        """A kept directory goes on with the cluster's objects; the node comes back as a machine does with a new disk."""
+        for name in ("containerd", "kubelet", "kubelet-pki", "pod-logs"):
+            shutil.rmtree(self.directory / name, ignore_errors=True)
 
     def _start_relay(self, environment: dict[str, str]) -> None:
         here, port = self._namespaces.addresses.host, httpx.URL(self.plane.url).port
@@ -176,10 +185,7 @@ class LocalCluster:
         )
         (self.directory / "Corefile").write_text(configuration.corefile(self.directory, addresses))
         with self.plane.client() as client:
-            for path, body in _objects(addresses.host):
-                answer = client.post(path, json=body)
-                if answer.status_code != httpx.codes.CONFLICT:
-                    answer.raise_for_status()
+            objects.apply(client, host=addresses.host, port=_RELAY_PORT)
 
     def _start_scheduler(self) -> None:
         environment = {k: v for k, v in os.environ.items() if k != "KUBECONFIG"}
@@ -215,7 +221,11 @@ class LocalCluster:
             account = client.get("/api/v1/namespaces/default/serviceaccounts/default")
         if not (node.is_success and account.is_success):
             return False
-        return any(c["type"] == "Ready" and c["status"] == "True" for c in node.json()["status"].get("conditions", ()))
+        ready = next((c for c in node.json()["status"].get("conditions", ()) if c["type"] == "Ready"), None)
+        if ready is None or ready["status"] != "True":
+            return False
+        # In a kept directory stands what the kubelet said the last time.
+        return datetime.datetime.fromisoformat(ready["lastHeartbeatTime"]) >= self._begun
 
     # Use ---------------------------------------------------------------------------------------------------------
 
@@ -315,33 +325,3 @@ class LocalCluster:
             raise NodeError(f"pod {namespace}/{pod} has no container {container}")
         process = self._runtime.process_of(identifiers[container].rpartition("//")[2])
         self._namespaces.run("kill", "-KILL", str(process))
-
-
-def _objects(host: str) -> list[tuple[str, dict[str, object]]]:
-    """What the API server would publish of itself if it did not listen on loopback, and the roles of the node's parts."""
-    endpoints: dict[str, object] = {
-        "metadata": {"name": "kubernetes", "labels": {"kubernetes.io/service-name": "kubernetes"}},
-        "addressType": "IPv4",
-        "endpoints": [{"addresses": [host], "conditions": {"ready": True}}],
-        "ports": [{"name": "https", "port": _RELAY_PORT, "protocol": "TCP"}],
-    }
-    rules: list[dict[str, list[str]]] = [
-        {"apiGroups": [""], "resources": ["services", "pods", "namespaces"], "verbs": ["list", "watch"]},
-        {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
-    ]
-    roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
-    return [
-        ("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices", endpoints),
-        (f"{roles[:-1]}bindings", _binding("testbed:kubelet-client", user="apiserver", role="system:kubelet-api-admin")),
-        (roles, {"metadata": {"name": "testbed:coredns"}, "rules": rules}),
-        (f"{roles[:-1]}bindings", _binding("testbed:coredns", user="testbed:coredns", role="testbed:coredns")),
-    ]
-
-
-def _binding(name: str, *, user: str, role: str) -> dict[str, object]:
-    group = "rbac.authorization.k8s.io"
-    return {
-        "metadata": {"name": name},
-        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": role},
-        "subjects": [{"apiGroup": group, "kind": "User", "name": user}],
-    }

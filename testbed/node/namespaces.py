@@ -81,6 +81,7 @@ class Namespaces:
             This machine does not allow it.
         """
         ready = self._directory / "node-ready"
+        ready.unlink(missing_ok=True)
         log = self._directory / "logs" / "node-init.log"
         flags = ["--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private"]
         child = processes.start(

@@ -192,6 +192,20 @@ def test_a_detached_node_outlives_its_caller_until_down() -> None:
     assert eventually(lambda: traces.left() == []), traces.left()
 
 
+def test_a_kept_directory_continues_with_its_objects_on_a_new_node(tmp_path: Path) -> None:
+    directory = tmp_path / "kept"
+    with LocalCluster(directory) as first:
+        first.kubectl("create", "deployment", "stays", f"--image={BASE_IMAGE}", "--", *POD[POD.index("--") + 1 :])
+        first.kubectl("rollout", "status", "deployment/stays", "--timeout=60s")
+
+    with LocalCluster(directory) as second:
+        pods = "jsonpath={.items[*].status.containerStatuses[0].state.running.startedAt}"
+        second.kubectl("rollout", "restart", "deployment/stays")
+        second.kubectl("rollout", "status", "deployment/stays", "--timeout=90s")
+        assert second.kubectl("get", "pods", "-o", pods).stdout
+        assert second.kubectl("exec", "deployment/stays", "--", "/opt/python/bin/python3", "-c", "print(1)").stdout == "1\n"
+
+
 def test_two_clusters_run_at_once_and_do_not_meet() -> None:
     with LocalCluster() as first, LocalCluster() as second:
         run_pod(first)
