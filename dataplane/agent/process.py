@@ -8,15 +8,14 @@ import json
 import logging
 import os
 import signal
-import stat
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from contract.listening import CannotListen, listening
 from dataplane.agent import logs
 from dataplane.agent.engine_link import EngineLink
 from dataplane.agent.intent import IntentBook
@@ -78,10 +77,8 @@ async def _serve(settings: Settings, *, key: bytes | None, token: str | None) ->
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     runner = web.AppRunner(application(agent), access_log=None, shutdown_timeout=0.5)
-    async with engine:
-        await runner.setup()
-        try:
-            address = await _listen(runner, settings.listen)
+    try:
+        async with engine, listening(runner, settings.listen) as address:
             gc.freeze()
             sys.stdout.write(json.dumps({"listen": address, "pid": os.getpid()}) + "\n")
             sys.stdout.flush()
@@ -90,36 +87,9 @@ async def _serve(settings: Settings, *, key: bytes | None, token: str | None) ->
             await asyncio.wait({rounds, asyncio.ensure_future(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
             rounds.cancel()
             log.info("stopping", extra={"decisions": agent.decisions.last_sequence})
-        finally:
-            await runner.cleanup()
+    except CannotListen as error:
+        raise ConfigurationError(f"--listen {error}") from error
     return 0
-
-
-async def _listen(runner: web.AppRunner, listen: str) -> str:
-    """Open the socket and return its address with the real port."""
-    if listen.startswith("unix:"):
-        path = listen.removeprefix("unix:")
-        _remove_dead_socket(Path(path))
-        try:
-            await web.UnixSite(runner, path).start()
-        except OSError as error:
-            raise ConfigurationError(f"--listen {listen}: {error}") from error
-        return listen
-    url = urlsplit(listen)
-    if url.scheme != "http" or url.hostname is None:
-        raise ConfigurationError(f"--listen {listen}: use http://host:port or unix:/path")
-    try:
-        await web.TCPSite(runner, url.hostname, url.port or 0).start()
-    except OSError as error:
-        raise ConfigurationError(f"--listen {listen}: {error}") from error
-    host, port = runner.addresses[0][:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _remove_dead_socket(path: Path) -> None:
-    """Remove what a killed agent left behind; only one agent may run beside an engine."""
-    if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
-        path.unlink()
 
 
 def read_public_key(path: str) -> bytes:

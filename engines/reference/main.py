@@ -5,12 +5,11 @@ import asyncio
 import contextlib
 import ipaddress
 import json
-import os
 import secrets
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 from urllib.parse import urlsplit
@@ -19,6 +18,7 @@ import msgspec
 import uvloop
 from aiohttp import web
 
+from contract.listening import CannotListen, listening
 from engines.reference.clock import ModelClock
 from engines.reference.options import ConfigError, read_config
 from engines.reference.server import application
@@ -42,11 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         fail(str(error))
     try:
         uvloop.run(serve(core, options.listen, token))
-    except OSError as error:
+    except CannotListen as error:
         fail(f"--listen: {error}")
-    finally:
-        if options.listen.startswith("unix:"):
-            Path(options.listen.removeprefix("unix:")).unlink(missing_ok=True)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -92,40 +89,13 @@ async def serve(core: GRInstanceCore, listen: str, token: str | None) -> None:
     """Serve until SIGTERM or SIGINT; print the address as one JSON line once ready."""
     app = application(core, ModelClock(time.monotonic), token=token)
     runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=SHUTDOWN_S)
-    await runner.setup()
     stopped = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stopped.set)
-    try:
-        address = await bind(runner, listen)
+    async with listening(runner, listen) as address:
         sys.stdout.write(json.dumps({"listen": address, "startId": core.start_id, "emulation": True}) + "\n")
         sys.stdout.flush()
         await stopped.wait()
-    finally:
-        await runner.cleanup()
-
-
-async def bind(runner: web.AppRunner, listen: str) -> str:
-    """Open the socket, a Unix one readable by its owner only; return the address in force."""
-    if listen.startswith("unix:"):
-        path = Path(listen.removeprefix("unix:"))
-        await asyncio.to_thread(path.unlink, missing_ok=True)
-        with owner_only():
-            await web.UnixSite(runner, str(path)).start()
-        return listen
-    parts = urlsplit(listen)
-    await web.TCPSite(runner, parts.hostname, parts.port).start()
-    return f"http://{parts.hostname}:{runner.addresses[0][1]}"
-
-
-@contextlib.contextmanager
-def owner_only() -> Iterator[None]:
-    """Create files with mode 0600 inside the block, so that there is no moment at which others could connect."""
-    before = os.umask(0o177)
-    try:
-        yield
-    finally:
-        os.umask(before)
 
 
 def fail(message: str) -> NoReturn:

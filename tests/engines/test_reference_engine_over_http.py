@@ -1,6 +1,7 @@
 """The socket around the instance model: addresses, tokens, clocks, bad input, metrics."""
 
 import os
+import socket
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -34,7 +35,8 @@ async def test_a_unix_socket_is_readable_by_its_owner_only_and_gone_afterwards(
     tmp_path: Path, new_engine: Callable[..., EngineProcess]
 ) -> None:
     path = tmp_path / "engine.sock"
-    path.write_text("left behind by a crash")
+    with socket.socket(socket.AF_UNIX) as left_behind_by_a_crash:
+        left_behind_by_a_crash.bind(str(path))
     process = new_engine("--listen", f"unix:{path}", "--hbm-bytes", str(64 << 20), "--emb-percent", "25")
     ready = await process.start()
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
