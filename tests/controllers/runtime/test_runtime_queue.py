@@ -64,6 +64,34 @@ async def test_a_sooner_delay_wakes_the_timer_that_sleeps_for_a_later_one() -> N
     timers.cancel()
 
 
+async def test_what_events_ask_for_goes_before_routine_looks_which_still_get_their_turn() -> None:
+    queue, clock, _ = make()
+    timers = asyncio.create_task(queue.run_timers())
+    for number in range(3):
+        queue.add_after(f"routine{number}", 1)
+    await clock.advance(1)
+    for number in range(10):
+        queue.add(f"event{number}")
+    queue.add("routine2")  # an event makes it urgent
+    assert len(queue) == 13
+    taken = [await queue.get() for _ in range(13)]
+    timers.cancel()
+    events = [f"event{number}" for number in range(10)]
+    assert taken == [*events[:7], "routine0", *events[7:], "routine2", "routine1"]
+
+
+async def test_clearing_forgets_routine_looks_too() -> None:
+    queue, clock, _ = make()
+    timers = asyncio.create_task(queue.run_timers())
+    queue.add_after("a", 1)
+    await clock.advance(1)
+    queue.clear()
+    assert queue.idle
+    queue.add("a")
+    assert await queue.get() == "a"
+    timers.cancel()
+
+
 async def test_back_off_doubles_with_jitter_up_to_the_cap_and_forget_starts_it_again() -> None:
     queue, _, metrics = make()
     delays = [queue.add_rate_limited("a") for _ in range(12)]
