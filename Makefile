@@ -27,7 +27,7 @@ demo: $(STAMP)  ## a real API server, operator, 8 agents, 8 engines, a real trac
 
 test: $(STAMP)  ## all tests that need no node, on a real Kubernetes control plane
 	@$(BIN)/grfleet testbed build
-	@$(BIN)/pytest -n 2 -m "not node" --dist loadgroup $(TEST_ARGS)
+	@$(BIN)/pytest -n 2 -m "not node" --dist loadscope $(TEST_ARGS)
 
 e2e: $(STAMP)  ## real pods on a real node of this machine (needs root): the chart's operator, pools, faults
 	@$(BIN)/grfleet testbed build --node
