@@ -64,7 +64,10 @@ class Estimators:
         records, lost = await self._read_samples(engine, restarted=reading.restarted)
         self._begin(reading, waited_ms=waited_ms)
         if reading.previous is None:
-            return  # samples from before the window have no counters to be weighed against
+            # Samples from before the window have no counters to be weighed against.
+            for estimator in (self._users, self._rows):
+                estimator.note_gap()
+            return
         self.samples += len(records)
         self.lost += lost
         engine_now_ms, self._now_ms = reading.now.clock_ms, reading.now.clock_ms + self._shift_ms

@@ -23,7 +23,7 @@ _OVERLOAD_MS = 10_000.0  # delay per unit of utilisation beyond: the queue that 
 _ALL_SEEN = 0.02  # share of accesses to keys not seen before at which the working set counts as known
 _INDIFFERENT = 0.002  # predicted P99 within this share of the best counts as equally good
 
-MIN_SAMPLES = 300.0
+MIN_SAMPLES = 100.0  # a miss ratio known to about five points; a stream of users has little more for a while after a turn
 MAX_AGE_MS = 10_000.0
 WARM_WINDOW_MS = 60_000.0
 

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.allocation.reuse import ReuseHistogram
+from policies.allocation.turn import TurnWatch
 from policies.allocation.types import Curve
 
 _QUICK = 4.0  # the quick histogram forgets this many times faster
+_QUICKEST = 16.0  # and this one, which only the watch for turns looks at
 _CHECK_MS = 1000.0
-_TURN = 0.03  # gap between quick and slow curve, in mean miss ratio, that is more than drift, once noise is allowed for
-_TURN_SAMPLES = 200.0
 _WAYS = 8
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
@@ -94,6 +94,9 @@ class ReuseTimeEstimator:
         self._table_t = np.full((sets, _WAYS), -np.inf)
         self._slow = ReuseHistogram(bins=bins, decay_ms=decay_ms)
         self._quick = ReuseHistogram(bins=bins, decay_ms=decay_ms / _QUICK)
+        self._quickest = ReuseHistogram(bins=bins, decay_ms=decay_ms / _QUICKEST)
+        self._histograms = (self._slow, self._quick, self._quickest)
+        self._watch = TurnWatch(edges_ms=self._edges_ms, sample_rate=sample_rate)
         self._first_ms: float | None = None
         self._last_ms = 0.0
         self._last_sample_ms = -math.inf
@@ -102,7 +105,7 @@ class ReuseTimeEstimator:
     @property
     def memory_bytes(self) -> int:
         """Bytes held by tables and histograms; does not grow."""
-        arrays = (self._table_key, self._table_t, self._slow.weight, self._quick.weight, self._edges_ms, self._steps_ms)
+        arrays = (self._table_key, self._table_t, self._edges_ms, self._steps_ms, *(h.weight for h in self._histograms))
         return sum(a.nbytes for a in arrays)
 
     def ingest(
@@ -143,7 +146,7 @@ class ReuseTimeEstimator:
         self._last_ms = max(end_ms, self._last_ms)
         sizes = np.broadcast_to(np.asarray(size_bytes, dtype=np.float64), (n,))
         asked = float(sizes.sum()) / self.sample_rate if asked_bytes is None else asked_bytes
-        for histogram in (self._slow, self._quick):
+        for histogram in self._histograms:
             histogram.forget(dt_ms)
             histogram.asked_bytes += asked
         if n == 0:
@@ -152,11 +155,15 @@ class ReuseTimeEstimator:
         order = np.lexsort((t_ms, keys))
         reuse_ms = self._reuse_times(np.ascontiguousarray(keys[order]), np.ascontiguousarray(t_ms[order]))
         binned = np.bincount(self._bin_of(reuse_ms), weights=sizes[order], minlength=self._bins + 1).astype(np.float64)
-        for histogram in (self._slow, self._quick):
+        for histogram in self._histograms:
             histogram.add(binned, sizes)
         if self._last_ms - self._checked_ms >= _CHECK_MS:
             self._checked_ms = self._last_ms
             self._notice_a_turn()
+
+    def note_gap(self) -> None:
+        """Say that accesses since the last batch were not seen; for a while longer reuse is then no sign of a turn."""
+        self._watch.begin_anew()
 
     def curve(self, capacities_bytes: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the miss ratio (0..1, weighted by bytes) at each capacity; 1 everywhere before the first access."""
@@ -180,19 +187,15 @@ class ReuseTimeEstimator:
         )
 
     def _notice_a_turn(self) -> None:
-        """Start counting anew when the short memory tells another story than chance would explain.
+        """Start counting anew when one of the short memories cannot be the same traffic as the long one.
 
         A mixture of old and new traffic describes neither: its curve can move the split the wrong way for a minute.
         Last accesses are kept, so the new histogram is right from its first sample on; it only has to grow.
         """
-        if self._quick.samples < _TURN_SAMPLES:
-            return
-        # Reuse times that fill much of the time watched so far still shift because the watching began, not the traffic.
-        seen = self._edges_ms <= 0.25 * (self._last_ms - (self._first_ms or 0.0))
-        gap = np.abs(self._quick.survival(self.sample_rate) - self._slow.survival(self.sample_rate))[seen].mean()
-        if gap > _TURN + 1.0 / math.sqrt(self._quick.samples):
-            self._slow.clear()
-            self._quick.clear()
+        recent = (self._quickest, self._quick)
+        if self._watch.has_turned(recent, self._slow, now_ms=self._last_ms, first_ms=self._first_ms or 0.0):
+            for histogram in self._histograms:
+                histogram.clear()
 
     def _reuse_times(self, keys: NDArray[np.uint64], t_ms: NDArray[np.float64]) -> NDArray[np.float64]:
         """Time since each key's previous access (inf if unknown), for a batch sorted by (key, time); updates the table."""

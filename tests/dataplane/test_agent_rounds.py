@@ -180,12 +180,12 @@ async def test_what_is_known_of_the_users_survives_a_restart_of_the_engine(world
     world.intend(strategy="MissRatioCurve")
     for _ in range(75):
         world.touch_skewed_users()
-        await world.rounds()
+        await world.rounds(requests=400)
     assert world.reason == "AnchorTarget"
     world.engine.restart()
     for _ in range(3):
         world.touch_skewed_users()
-        await world.rounds()
+        await world.rounds(requests=400)
     assert world.reason == "AnchorTarget"
 
 

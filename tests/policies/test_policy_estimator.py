@@ -163,6 +163,69 @@ def test_a_steady_stream_is_never_taken_for_a_turn(seed: int, accesses: int) -> 
     assert all(later > 0.9 * earlier for earlier, later in pairwise(held))
 
 
+class Visits:
+    """Twenty users a second, drawn from 300 nearly alike, with histories of very different lengths; or newcomers only."""
+
+    def __init__(self, seed: int, *, memory_ms: float) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.estimator = ReuseTimeEstimator(sample_rate=1.0, decay_ms=memory_ms)
+        self.size_of = np.random.default_rng(3).lognormal(0.0, 0.7, 300) * 1e7
+        self.new = 10_000
+        self.seconds = 0
+        self.held = 0.0
+
+    def second(self, *, per_s: float = 20.0, newcomers: bool = False) -> float:
+        """Let a second pass; the samples held afterwards."""
+        n, now_ms = int(self.rng.poisson(per_s)), 1000.0 * (self.seconds + 1)
+        ids = self.rng.integers(0, 300, n)
+        sizes = self.size_of[ids]
+        t_ms = np.sort(self.rng.uniform(0.0, 1000.0, n)) + 1000.0 * self.seconds
+        if newcomers:
+            ids, self.new = np.arange(self.new, self.new + n), self.new + n
+        self.estimator.ingest(mix64(ids.astype(np.uint64)), t_ms, sizes, asked_bytes=float(sizes.sum()), now_ms=now_ms)
+        self.seconds += 1
+        view = self.estimator.view(now_ms=now_ms)
+        self.held = view.samples if view else 0.0
+        return self.held
+
+    def seconds_to_a_turn(self, *, newcomers: bool) -> int:
+        """Seconds until the past is dropped."""
+        before = self.held
+        for waited in range(1, 61):
+            if self.second(newcomers=newcomers) < 0.5 * before:
+                return waited
+            before = self.held
+        raise AssertionError("no turn was noticed within a minute")
+
+
+@pytest.mark.parametrize("memory_ms", [20_000.0, 60_000.0])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_stream_of_few_users_turns_as_visibly_as_one_of_many_rows(seed: int, memory_ms: float) -> None:
+    # Reuse fills a dozen of the bins here, and the short memories hold 25 to 300 accesses. Measured over eight seeds and both
+    # memories: one to three seconds until it is noticed that nobody returns, five to ten that users return again.
+    visits = Visits(seed, memory_ms=memory_ms)
+    for _ in range(150):
+        visits.second()
+    assert visits.seconds_to_a_turn(newcomers=True) <= 4
+    for _ in range(8):
+        visits.second(newcomers=True)
+    assert float(visits.estimator.curve(np.array([1e9]))[0]) > 0.97
+    for _ in range(120):
+        visits.second(newcomers=True)
+    assert visits.seconds_to_a_turn(newcomers=False) <= 15
+
+
+@pytest.mark.parametrize("memory_ms", [20_000.0, 60_000.0])
+@pytest.mark.parametrize("load", ["even", "tide"])
+def test_half_an_hour_of_steady_visits_is_never_taken_for_a_turn(load: str, memory_ms: float) -> None:
+    # The rate of false alarms is in the docstring of `policies.allocation.turn`.
+    visits = Visits(11, memory_ms=memory_ms)
+    for second in range(1800):
+        before = visits.held
+        tide = math.sin(second / 95.0) if load == "tide" else 0.0
+        assert visits.second(per_s=20.0 * (1.0 + 0.5 * tide)) > 0.7 * before
+
+
 def test_an_estimator_that_saw_nothing_has_no_view_and_misses_everywhere() -> None:
     estimator = ReuseTimeEstimator(sample_rate=1.0)
     assert estimator.view(now_ms=5.0) is None
