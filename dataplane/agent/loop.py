@@ -240,7 +240,9 @@ class Agent:
         before, known = self._known.verdict, self._known
         known.verdict = verdict
         if decision.target_emb_bytes is not None:
-            known.target_emb_bytes = decision.target_emb_bytes
+            # The pace cuts a long way into steps; what is wanted is its end, or a split half way would look settled.
+            on_the_way = self._state.moving and decision.goal_emb_bytes is not None
+            known.target_emb_bytes = decision.goal_emb_bytes if on_the_way else decision.target_emb_bytes
         moved = driven is not None and driven.moved
         strategy = report.strategy_asked(self._intents.current)
         # A dead engine must not wash the useful records out of the ring: silence is recorded when it begins.

@@ -46,6 +46,22 @@ async def test_the_split_never_moves_faster_than_the_intent_allows(world: World)
     assert world.emb_percent < 45
 
 
+async def test_a_split_on_a_long_way_names_its_end_as_target_and_not_the_next_step(world: World) -> None:
+    await world.rounds(2)
+    world.static(10, step={"maxPercentPerSecond": 2, "deadbandPercent": 0})
+    seen = []
+    for _ in range(30):
+        await world.rounds()
+        split = world.agent.status().split
+        assert split is not None
+        seen.append((split.target_emb_bytes, split.accepted_emb_bytes))
+    end = seen[-1][1]
+    assert end == pytest.approx(0.1 * world.engine.pool_bytes, abs=world.engine.granule_bytes)
+    on_the_way = [target for target, accepted in seen if accepted != end]
+    assert len(on_the_way) > 10
+    assert set(on_the_way) == {end}
+
+
 async def test_shadow_records_decisions_and_applies_none(world: World) -> None:
     await world.rounds(2)
     world.static(30, enforcement="Shadow")
