@@ -15,7 +15,7 @@ from typing import Protocol
 from contract.agent import AgentStatus, ServingReport
 from controllers.metrics_source.port import InstanceName, PoolMetrics, PoolName, summarize
 from controllers.runtime.clock import Clock
-from policies.allocation.measurement import Measurement, measured
+from policies.measurement import Measurement, measured
 from policies.preinference.observed import CounterSample, InstanceLoad, rates_between
 
 WINDOW_SECONDS = 60.0

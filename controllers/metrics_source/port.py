@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from policies.allocation.measurement import Measurement
+from policies.measurement import Measurement
 from policies.preinference.observed import InstanceLoad, pool_sum, ranking_usage
 from policies.scaling.types import Doubt, doubt_of, gravest
 

@@ -18,7 +18,7 @@ from urllib3.util.retry import Retry
 
 from controllers.metrics_source.port import InstanceName, PoolMetrics, PoolName, summarize, unreachable
 from controllers.metrics_source.queries import QUERIES, SEEN_AT, Labels, selector_of
-from policies.allocation.measurement import Measurement, Missing, Stale, measured
+from policies.measurement import Measurement, Missing, Stale, measured
 from policies.preinference.observed import InstanceLoad, Rates
 
 WINDOW_SECONDS = 60.0

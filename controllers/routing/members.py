@@ -13,7 +13,7 @@ from datetime import datetime
 from controllers.routing.observe import Observation
 from crds import GRInstance, RoutingPolicySpec
 from crds.types import ConditionStatus, find_condition
-from policies.allocation.measurement import Fresh, Measurement, Missing
+from policies.measurement import Fresh, Measurement, Missing
 from policies.routing.table import Member, MemberState, Table
 from policies.routing.warmup import ramp_weight_percent
 

@@ -8,7 +8,6 @@ from contract.engine import Observe, SplitState
 from dataplane.agent.observe import NoReading, Reading
 from dataplane.agent.reasons import Freeze
 from policies.allocation import latency
-from policies.allocation.measurement import Fresh, Measurement, Missing, NotANumber, Stale
 from policies.allocation.types import (
     AllocationIntent,
     Bounds,
@@ -18,6 +17,7 @@ from policies.allocation.types import (
     Step,
     Strategy,
 )
+from policies.measurement import Fresh, Measurement, Missing, NotANumber, Stale
 
 
 def split_in_force(split: SplitState, *, start_id: str) -> SplitInForce:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.allocation.measurement import Fresh
 from policies.allocation.types import (
     AllocationIntent,
     AllocationState,
@@ -20,6 +19,7 @@ from policies.allocation.types import (
     Observation,
     SplitInForce,
 )
+from policies.measurement import Fresh
 
 GIB = 1 << 30
 

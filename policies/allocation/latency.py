@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from policies.allocation.measurement import Fresh, Measurement, Missing
+from policies.measurement import Fresh, Measurement, Missing
 
 BUCKET_RATIO = 1.02
 

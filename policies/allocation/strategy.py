@@ -12,7 +12,6 @@ import msgspec
 
 from policies.allocation.anchor import solve, trust_of
 from policies.allocation.hillclimb import hill_step
-from policies.allocation.measurement import Fresh, Missing, NotANumber, Stale
 from policies.allocation.static import static_goal_bytes
 from policies.allocation.types import (
     AllocationIntent,
@@ -28,6 +27,7 @@ from policies.allocation.types import (
     SplitInForce,
     Strategy,
 )
+from policies.measurement import Fresh, Missing, NotANumber, Stale
 
 _REQUIRED = ("kv_tokens_asked", "kv_tokens_hit", "emb_rows_asked", "emb_rows_hit", "demand_bytes", "p99_ms", "utilisation")
 _SMOOTH_MS = 1000.0  # time constant of the anchor's smoothing on a steady stream

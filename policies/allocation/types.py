@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.allocation.measurement import Measurement, Missing, NotANumber, Stale
+from policies.measurement import Measurement, Missing, NotANumber, Stale
 
 
 class Strategy(StrEnum):

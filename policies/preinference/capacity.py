@@ -11,7 +11,7 @@ import enum
 
 import msgspec
 
-from policies.allocation.measurement import Fresh
+from policies.measurement import Fresh
 from policies.preinference.demand import Demand, demand_of
 from policies.preinference.instances import by_ranking, instance_proposals
 from policies.preinference.memory import reserve, slots_that_fit, steps_of

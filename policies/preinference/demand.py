@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from policies.allocation.measurement import Fresh, Measurement
+from policies.measurement import Fresh, Measurement
 from policies.preinference.erlang import fewest_slots
 from policies.preinference.observed import offered_slots
 from policies.preinference.rules import CapacityRules, PoolLoad

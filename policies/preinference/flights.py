@@ -11,7 +11,7 @@ from collections.abc import Hashable
 
 import msgspec
 
-from policies.allocation.measurement import Fresh, Measurement
+from policies.measurement import Fresh, Measurement
 from policies.preinference.trigger import Load, Signal, TriggerRules, Verdict, judge
 
 

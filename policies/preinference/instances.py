@@ -6,7 +6,7 @@ only one at a time, and only while ranking would stay below 80 percent of its go
 
 from __future__ import annotations
 
-from policies.allocation.measurement import Fresh
+from policies.measurement import Fresh
 from policies.preinference.demand import Demand
 from policies.preinference.memory import slots_that_fit
 from policies.preinference.observed import ranking_usage

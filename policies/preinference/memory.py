@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from policies.allocation.measurement import Fresh
+from policies.measurement import Fresh
 from policies.preinference.littles_law import slots_within
 from policies.preinference.observed import pool_sum
 from policies.preinference.rules import CapacityRules, PoolLoad

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from policies.allocation.measurement import Fresh, Measurement, Missing, measured
+from policies.measurement import Fresh, Measurement, Missing, measured
 
 
 class CounterSample(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ import math
 
 import msgspec
 
-from policies.allocation.measurement import Fresh, Measurement, Missing
+from policies.measurement import Fresh, Measurement, Missing
 from policies.preinference.observed import plus, pool_sum
 from policies.preinference.rules import CapacityRules, PoolLoad
 from policies.scaling.types import Doubt, doubt_of

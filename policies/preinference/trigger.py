@@ -11,7 +11,7 @@ import enum
 
 import msgspec
 
-from policies.allocation.measurement import Fresh, Measurement, Missing
+from policies.measurement import Fresh, Measurement, Missing
 from policies.preinference.littles_law import sustainable_per_s
 
 

@@ -6,7 +6,7 @@ rate it has reached, in coarse steps (each step moves users), never falls while 
 
 from __future__ import annotations
 
-from policies.allocation.measurement import Fresh, Measurement
+from policies.measurement import Fresh, Measurement
 
 _STEPS = (25, 50, 75, 100)
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from policies.allocation.measurement import Fresh, Measurement
+from policies.measurement import Fresh, Measurement
 from policies.scaling.ratio import Reading, direction_of, round_up, times, usage_ratio
 from policies.scaling.types import Behavior, Direction, Doubt, doubt_of
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from policies.allocation.measurement import Fresh, Measurement
+from policies.measurement import Fresh, Measurement
 from policies.scaling.types import Direction, Doubt, doubt_of, gravest
 
 _EPSILON = 1e-9  # so that 1.1 is inside a tolerance of 0.1, and 10 * 1.1 needs 11 and not 12

@@ -9,7 +9,7 @@ import enum
 
 import msgspec
 
-from policies.allocation.measurement import Fresh, Measurement, NotANumber, Stale
+from policies.measurement import Fresh, Measurement, NotANumber, Stale
 
 
 class SelectPolicy(enum.StrEnum):

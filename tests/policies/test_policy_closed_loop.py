@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from policies.allocation.apply import Answer, ApplyState, SplitPut, next_put
 from policies.allocation.costs import CostMemory, CostPrior, WorkDelta, costs_of, update_costs
 from policies.allocation.estimator import ReuseTimeEstimator, mix64, sample_mask
-from policies.allocation.measurement import Fresh
 from policies.allocation.strategy import decide
 from policies.allocation.types import (
     AllocationIntent,
@@ -22,6 +21,7 @@ from policies.allocation.types import (
     Step,
     Strategy,
 )
+from policies.measurement import Fresh
 
 POOL, GRANULE = 32_000_000, 250_000
 ROW_BYTES, TOKEN_BYTES = 512, 200

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.allocation.latency import BUCKET_RATIO, count, delta, quantile, share_within_slo
-from policies.allocation.measurement import Fresh, Missing
+from policies.measurement import Fresh, Missing
 
 ANCHOR = 25.0
 

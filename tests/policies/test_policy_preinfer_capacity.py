@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.allocation.measurement import Fresh, Measurement, Missing, NotANumber, Stale
+from policies.measurement import Fresh, Measurement, Missing, NotANumber, Stale
 from policies.preinference.capacity import CapacityHistory, CapacityPlan, Outcome, SlotLimit, plan_capacity
 from policies.preinference.erlang import fewest_slots, refused_share
 from policies.preinference.observed import CounterSample, InstanceLoad, Rates, offered_slots, ranking_usage, rates_between

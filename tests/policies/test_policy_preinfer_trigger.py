@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.allocation.measurement import Fresh, Measurement, Missing, NotANumber, Stale
+from policies.measurement import Fresh, Measurement, Missing, NotANumber, Stale
 from policies.preinference.flights import Flights, TokenBucket
 from policies.preinference.littles_law import live_prefix_bytes, mean_life_ms, slots_within, sustainable_per_s
 from policies.preinference.trigger import InlineCost, Load, Signal, TriggerRules, Verdict, inline_ms, judge, thresholds

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.allocation.measurement import Fresh, Missing, Stale
+from policies.measurement import Fresh, Missing, Stale
 from policies.routing.rendezvous import SLOTS, place
 from policies.routing.table import (
     NOBODY,

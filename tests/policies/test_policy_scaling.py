@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.allocation.measurement import Fresh, Measurement, Missing, NotANumber, Stale
+from policies.measurement import Fresh, Measurement, Missing, NotANumber, Stale
 from policies.scaling.behavior import limit, stabilize
 from policies.scaling.decide import ScalingDecision, combine, decide_count
 from policies.scaling.proposals import Proposal, per_instance, plain, total

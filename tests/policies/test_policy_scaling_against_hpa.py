@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from policies.allocation.measurement import Fresh, Missing
+from policies.measurement import Fresh, Missing
 from policies.scaling.decide import ScalingDecision, decide_count
 from policies.scaling.proposals import Proposal, per_instance, total
 from policies.scaling.ratio import Reading

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from policies.allocation.anchor import solve
 from policies.allocation.examples import GIB, example_inputs, pack_curve
-from policies.allocation.measurement import Fresh, Missing, NotANumber, Stale, measured
 from policies.allocation.strategy import decide, replay
 from policies.allocation.types import (
     AllocationIntent,
@@ -31,6 +30,7 @@ from policies.allocation.types import (
     decode_decision,
     encode_decision,
 )
+from policies.measurement import Fresh, Missing, NotANumber, Stale, measured
 
 USABLE = 16 * GIB
 GRANULE = 64 << 20

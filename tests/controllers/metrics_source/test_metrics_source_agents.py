@@ -11,7 +11,7 @@ from controllers.metrics_source.agents import AgentMetrics, StatusBook
 from controllers.metrics_source.port import InstanceName, PoolMetrics, PoolName, SourceState
 from controllers.runtime.clock import FakeClock
 from dataplane.agent.report import serving_of
-from policies.allocation.measurement import Fresh, Missing, Stale
+from policies.measurement import Fresh, Missing, Stale
 from policies.preinference.observed import Rates
 from policies.scaling.types import Doubt
 from simulator.core.config import InstanceConfig

@@ -16,7 +16,7 @@ from prometheus_api_client.exceptions import PrometheusApiClientException
 from controllers.metrics_source.port import InstanceName, PoolMetrics, PoolName, SourceState
 from controllers.metrics_source.prometheus import Connection, PrometheusMetrics, classify, connect_to
 from controllers.metrics_source.queries import QUERIES, SEEN_AT, Labels, markdown_table, selector_of
-from policies.allocation.measurement import Fresh, Missing, NotANumber, Stale
+from policies.measurement import Fresh, Missing, NotANumber, Stale
 from policies.preinference.observed import Rates
 from policies.scaling.types import Doubt
 from testbed.prometheus import prometheus_server
