@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from contract.agent import AgentStatus
 from controllers.allocation.agents import Agents
 from controllers.allocation.memory import Memory, Refusal
 from controllers.allocation.sightings import Answered, Garbled, Sighting, problem_of
@@ -17,7 +18,7 @@ from controllers.runtime.errors import Terminal
 from controllers.runtime.loop import Context
 from controllers.runtime.resources import HBM_POLICIES, INSTANCES, POOLS, Key, Object, key_of, uid_of
 from controllers.runtime.store import Store
-from crds import GRInstance, GRServingPool, HBMPolicy, HBMPolicySpec, explain_invalid, parse_quantity
+from crds import GRInstance, GRServingPool, HBMPolicy, HBMPolicySpec, explain_invalid
 
 BY_UID = "uid"
 
@@ -96,7 +97,7 @@ async def observe(ctx: Context, key: Key, agents: Agents, memory: Memory, parsed
     pushed = memory.last_push(key)
     if pushed is not None and pushed.generation != instance.metadata.generation:
         pushed = None
-    sighting = await _look(agents, instance, pool_bytes=parse_quantity(pool.spec.memory.hbm_bytes))
+    sighting = await _look(agents, instance)
     return Observation(
         instance=instance,
         stored=stored,
@@ -147,13 +148,20 @@ def policy_of(store: Store, pool: GRServingPool, *, operator_namespace: str) -> 
     )
 
 
-async def _look(agents: Agents, instance: GRInstance, *, pool_bytes: int) -> Sighting:
+async def _look(agents: Agents, instance: GRInstance) -> Sighting:
     sighting = await agents.look(instance.metadata.uid, instance.spec.source.agent_url)
     if isinstance(sighting, Answered):
-        problem = problem_of(sighting.status, pool_bytes=pool_bytes)
+        problem = problem_of(sighting.status, usable_bytes=_usable_bytes_held(instance, sighting.status))
         if problem is not None:
             return Garbled(why=problem)
     return sighting
+
+
+def _usable_bytes_held(instance: GRInstance, status: AgentStatus) -> int | None:
+    """Usable bytes of the intent that the agent says it holds, None when that is not the one that stands in the instance."""
+    metadata, intent = instance.metadata, instance.spec.intent
+    held = intent is not None and (status.uid, status.generation) == (metadata.uid, metadata.generation)
+    return intent.usable_bytes if held and intent is not None else None
 
 
 def _holder(store: Store, instance: GRInstance, sighting: Sighting | None) -> str | None:

@@ -1,7 +1,8 @@
 """What was heard of an agent at the last attempt, and whether it can be believed.
 
-An agent is treated as hostile: numbers are finite and in range, bytes fit the memory of the pool, names fit the API. Whoever
-breaks that is Garbled, and nothing of the answer is used.
+An agent is treated as hostile: numbers are finite and in range, bytes fit the intent that it says it holds, names fit the API.
+Whoever breaks that is Garbled, and nothing of the answer is used. What is in force may be larger than the pool's memory: the pool
+has just been made smaller, and only the intent that follows lets the agent shrink.
 """
 
 from __future__ import annotations
@@ -43,18 +44,18 @@ class Garbled:
 Sighting = Answered | Silent | Garbled
 
 
-def problem_of(status: AgentStatus, *, pool_bytes: int) -> str | None:
+def problem_of(status: AgentStatus, *, usable_bytes: int | None) -> str | None:
     """The first thing in a status that cannot be true, or None.
 
     Parameters
     ----------
-    pool_bytes
-        memory.hbmBytes of the pool: no split may be larger.
+    usable_bytes
+        Usable bytes of the intent that the agent says it holds; None while it holds none, or another one.
     """
-    return next(_problems(status, pool_bytes), None)
+    return next(_problems(status, usable_bytes), None)
 
 
-def _problems(status: AgentStatus, pool_bytes: int) -> Iterator[str]:
+def _problems(status: AgentStatus, usable_bytes: int | None) -> Iterator[str]:
     if not _ID.fullmatch(status.agent_start_id):
         yield "agentStartId is not a name"
     if status.engine.reachable and not _ID.fullmatch(status.engine.start_id):
@@ -73,13 +74,13 @@ def _problems(status: AgentStatus, pool_bytes: int) -> Iterator[str]:
     if status.p99_ms is not None and not (math.isfinite(status.p99_ms) and 0.0 <= status.p99_ms <= _LONGEST_P99_MS):
         yield "p99Ms is not a latency"
     if status.split is not None:
-        yield from _split_problems(status.split, pool_bytes)
+        yield from _split_problems(status.split, usable_bytes)
 
 
-def _split_problems(split: SplitReport, pool_bytes: int) -> Iterator[str]:
-    if split.usable_bytes <= 0 or split.usable_bytes > pool_bytes:
-        yield f"split.usableBytes {split.usable_bytes} does not fit memory.hbmBytes {pool_bytes}"
+def _split_problems(split: SplitReport, usable_bytes: int | None) -> Iterator[str]:
+    if split.usable_bytes <= 0:
+        yield "split.usableBytes is not a size"
+    if usable_bytes is not None and split.usable_bytes > usable_bytes:
+        yield f"split.usableBytes {split.usable_bytes} is above the {usable_bytes} of the intent that it holds"
     if split.target_emb_bytes > max(split.usable_bytes, split.accepted_emb_bytes):
         yield "split.targetEmbBytes is above split.usableBytes"
-    if split.accepted_emb_bytes + split.accepted_kv_bytes > pool_bytes:
-        yield f"the split in force is larger than memory.hbmBytes {pool_bytes}"

@@ -190,9 +190,11 @@ def _split_report(known: Known, held: AcceptedIntent | None) -> SplitReport | No
     split, describe = known.split, known.describe
     if split is None or describe is None:
         return None
+    usable = usable_bytes(held, pool_bytes=describe.pool_bytes)
+    target = known.target_emb_bytes if known.target_emb_bytes is not None else split.limits.emb_bytes
     return SplitReport(
-        usable_bytes=usable_bytes(held, pool_bytes=describe.pool_bytes),
-        target_emb_bytes=known.target_emb_bytes if known.target_emb_bytes is not None else split.limits.emb_bytes,
+        usable_bytes=usable,
+        target_emb_bytes=min(target, max(usable, split.limits.emb_bytes)),  # chosen before the intent made the pool smaller
         accepted_emb_bytes=split.limits.emb_bytes,
         accepted_kv_bytes=split.limits.kv_bytes,
         used_emb_bytes=split.used.emb_bytes,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,6 +48,13 @@ def settled(**more: Any) -> Observation:
     """An instance whose agent holds the intent and has settled."""
     more.setdefault("sighting", Answered(status=agent_status()))
     return observed(intent=intent_of(pool_object(entries=("a",))), **more)
+
+
+def resized(**changes: int) -> SplitReport:
+    """The split of a healthy agent with other figures."""
+    split = agent_status().split
+    assert split is not None
+    return msgspec.structs.replace(split, **changes)
 
 
 def words(plan: Plan, type_: str) -> tuple[str, str]:
@@ -246,20 +254,25 @@ def test_what_the_agent_says_of_its_strategy_becomes_a_documented_reason(
         ({"agent_start_id": "a b"}, "agentStartId"),
         ({"reason": "two words"}, "reason"),
         ({"engine": EngineReport(reachable=True, start_id="")}, "engine.startId"),
-        ({"emb_bytes": 100 * GIB}, "split"),
+        ({"split": resized(target_emb_bytes=61 * GIB)}, "split.targetEmbBytes"),
+        ({"split": resized(usable_bytes=0)}, "split.usableBytes"),
+        ({"split": resized(usable_bytes=USABLE + 1)}, "split.usableBytes"),
     ],
 )
 def test_an_answer_that_cannot_be_true_is_recognised(changes: dict[str, Any], complaint: str) -> None:
-    problem = problem_of(agent_status(**changes), pool_bytes=80 * GIB) if "emb_bytes" not in changes else None
-    if "emb_bytes" in changes:
-        split = agent_status().split
-        assert split is not None
-        big = SplitReport(**{f: getattr(split, f) for f in split.__struct_fields__} | {"accepted_kv_bytes": 70 * GIB})
-        problem = problem_of(agent_status(split=big), pool_bytes=80 * GIB)
-        complaint = "larger than memory.hbmBytes"
+    problem = problem_of(agent_status(**changes), usable_bytes=USABLE)
+
     assert problem is not None
     assert complaint in problem
-    assert problem_of(agent_status(), pool_bytes=80 * GIB) is None
+    assert problem_of(agent_status(), usable_bytes=USABLE) is None
+
+
+def test_a_split_from_before_the_pool_was_made_smaller_is_no_lie() -> None:
+    before = agent_status(generation=1)
+    on_its_way = agent_status(split=resized(usable_bytes=20 * GIB, target_emb_bytes=10 * GIB))
+
+    assert problem_of(before, usable_bytes=None) is None
+    assert problem_of(on_its_way, usable_bytes=20 * GIB) is None
 
 
 sightings = st.one_of(
