@@ -1,0 +1,114 @@
+"""`grfleet decisions` says in one line what went wrong and what to do; its table fits a terminal of ordinary width."""
+
+import io
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner, Result
+
+from contract.agent import DecisionRecord
+from grfleet.cli import app
+from grfleet.decisions import _table
+
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+clusters: [{{name: here, cluster: {{server: "http://127.0.0.1:{port}"}}}}]
+users: [{{name: me, user: {{}}}}]
+contexts: [{{name: now, context: {{cluster: here, user: me}}}}]
+current-context: now
+"""
+
+
+class _NotFound(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_error(404)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def empty_api_server() -> Iterator[int]:
+    server = HTTPServer(("127.0.0.1", 0), _NotFound)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server.server_port
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def run(*arguments: str, kubeconfig: Path) -> Result:
+    environment = {"KUBECONFIG": str(kubeconfig), "no_proxy": "127.0.0.1", "KUBERNETES_SERVICE_HOST": None}
+    return CliRunner().invoke(app, ["decisions", *arguments], env=environment)
+
+
+def pointing_to(port: int, folder: Path) -> Path:
+    path = folder / "kubeconfig"
+    path.write_text(KUBECONFIG.format(port=port))
+    return path
+
+
+def test_an_instance_that_is_not_there_is_looked_for_in_the_other_namespaces(tmp_path: Path, empty_api_server: int) -> None:
+    result = run("ranker-9", "-n", "feed", kubeconfig=pointing_to(empty_api_server, tmp_path))
+    assert result.exit_code == 1
+    assert result.stderr.splitlines() == [
+        "decisions: no GRInstance ranker-9 in namespace feed; `kubectl get gri -A` lists all, -n chooses the namespace"
+    ]
+
+
+def test_an_api_server_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: refuses
+        port = taken.getsockname()[1]
+        result = run("ranker-0", kubeconfig=pointing_to(port, tmp_path))
+    assert result.exit_code == 1
+    assert (
+        result.stderr.splitlines()[-1]
+        == f"decisions: the API server at http://127.0.0.1:{port} does not answer; check KUBECONFIG"
+    )
+
+
+def test_without_a_kubeconfig_it_says_what_to_set(tmp_path: Path) -> None:
+    result = run("ranker-0", kubeconfig=tmp_path / "absent")
+    assert result.exit_code == 1
+    assert "Set KUBECONFIG, or name the agent with --agent URL" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_an_agent_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    result = run("ranker-0", "--agent", f"unix:{tmp_path}/none", kubeconfig=tmp_path / "absent")
+    assert result.exit_code == 1
+    assert f"no agent answers at unix:{tmp_path}/none" in result.stderr
+
+
+def test_an_address_that_is_none_is_refused_with_those_that_are(tmp_path: Path) -> None:
+    result = run("ranker-0", "--agent", "ranker-0:9001", kubeconfig=tmp_path / "absent")
+    assert result.exit_code == 1
+    assert "use http://host:port, https://host:port or unix:/path/to/socket" in result.stderr
+
+
+def test_the_table_shows_whole_words_in_eighty_columns() -> None:
+    record = DecisionRecord(
+        sequence=123,
+        clock_ms=123_456.7,
+        strategy="MissRatioCurve",
+        layer="Anchor",
+        reason="EstimateNotTrusted",
+        clips=[],
+        from_emb_bytes=2 << 30,
+        target_emb_bytes=3 << 30,
+        applied=True,
+        inputs={},
+    )
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(_table("ranker-0", [record]))
+    text = console.export_text()
+    for word in ("MissRatioCurve", "Anchor", "EstimateNotTrusted", "2.00", "3.00", "EMB in GiB"):
+        assert word in text
