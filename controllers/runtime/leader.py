@@ -23,6 +23,8 @@ from controllers.runtime.resources import LEASES, Key, Object, identity
 
 _logger = logging.getLogger(__name__)
 _MANAGER = "grfleet-leader-election"
+WORK_ENDS_SECONDS = 15.0
+"""How long the work of a lost term may take to end after its cancellation, on a machine that is only just awake again."""
 
 
 class Fence(Protocol):
@@ -96,7 +98,8 @@ class LeaderElector:
     async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
         """Contend for ever; while leading, ``lead()`` runs, and it is cancelled as soon as validity is lost.
 
-        If ``lead`` itself ends with an exception, the Lease is given back and the exception passed on.
+        No term begins before the work of the one before has ended. If ``lead`` itself ends with an exception, the Lease is given
+        back and the exception passed on.
         """
         while True:
             await self._until_leading()
@@ -107,6 +110,10 @@ class LeaderElector:
             finally:
                 work.cancel()
                 await asyncio.wait({work}, timeout=1.0)
+            if not work.done():
+                await asyncio.wait({work}, timeout=WORK_ENDS_SECONDS)
+            if not work.done():  # to lead again beside it would be two leaders in one process
+                raise RuntimeError(f"the work of a leader goes on {WORK_ENDS_SECONDS:g} s after it was cancelled")
             if not work.cancelled() and (error := work.exception()) is not None:
                 await self.release()
                 raise error

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 WORK = writes(r"/(grfleet\.dev|api/v1|events\.k8s\.io)/")
 AT_ONCE = 2
-POINTS = 6  # spread over the writes of a clean run; all of them with GRFLEET_ALL_CRASH_POINTS=1
+POINTS = 4  # spread over the writes of a clean run; all of them with GRFLEET_ALL_CRASH_POINTS=1
 MOST_LIVES = 60
 
 

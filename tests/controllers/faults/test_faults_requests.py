@@ -121,7 +121,7 @@ def test_events_that_come_twice_and_watches_that_are_cut_or_too_old(world: World
 
 def test_an_operator_without_a_rival_that_slept_through_its_lease_goes_on_where_it_was(world: World) -> None:
     operator = world.processes["one"].child
-    for seconds in (2.5, 4.0):  # beyond the validity, and beyond the lease
+    for seconds in (3.2, 5.0):  # beyond the validity, and beyond the lease
         world.change()
         operator.send_signal(signal.SIGSTOP)
         time.sleep(seconds)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from runtime_fakes import FakeKube, FakeServer
 
+from controllers.runtime import leader
 from controllers.runtime.clock import FakeClock, settle
 from controllers.runtime.errors import NotLeader
 from controllers.runtime.leader import LeaderElector
@@ -242,3 +243,54 @@ def test_three_replicas_under_any_faults_never_lead_two_at_once_and_one_leads_in
             await each.stop()
 
     asyncio.run(play())
+
+
+async def test_work_that_ends_slowly_is_waited_for_before_the_next_term() -> None:
+    """A process that wakes from a freeze on a busy machine needs more than a moment to end what it was doing."""
+    server, clock = FakeServer(), FakeClock()
+    a = replica(server, clock, "a")
+    terms: list[str] = []
+
+    async def slow() -> None:
+        terms.append("began")
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.sleep(1.2)  # real time: the elector's patience is with the machine, not with its clock
+            terms.append("ended")
+            raise
+
+    a.task = asyncio.create_task(a.elector.run(slow))
+    await clock.advance(0.1)
+    a.kube.mode = "refused"
+    await clock.advance(20)
+    assert not a.elector.is_leader()
+    a.kube.mode = "up"
+    for _ in range(40):
+        await asyncio.sleep(0.05)
+        await clock.advance(1)
+    assert terms[:3] == ["began", "ended", "began"]
+    assert not a.task.done()
+    await a.stop()
+
+
+async def test_work_that_never_ends_ends_the_process_instead_of_a_second_leader_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leader, "WORK_ENDS_SECONDS", 0.05)
+    server, clock = FakeServer(), FakeClock()
+    a = replica(server, clock, "a")
+    free = asyncio.Event()
+
+    async def stubborn() -> None:
+        while not free.is_set():
+            try:
+                await free.wait()
+            except asyncio.CancelledError:
+                continue
+
+    a.task = asyncio.create_task(a.elector.run(stubborn))
+    await clock.advance(0.1)
+    a.kube.mode = "refused"
+    await clock.advance(20)
+    with pytest.raises(RuntimeError, match="goes on"):
+        await asyncio.wait_for(a.task, timeout=10)
+    free.set()
