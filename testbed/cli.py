@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import sys
 import time
@@ -50,6 +51,8 @@ def up(
         plane.start() if cluster is None else cluster.create()
         started = True
         print(f"export KUBECONFIG={plane.kubeconfig}", flush=True)
+        if shutil.which("kubectl") is None:
+            _say(f"kubectl is {plane.binaries['kubectl']}")
         if detach:
             plane.detach()
             return

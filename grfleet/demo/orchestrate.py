@@ -6,6 +6,7 @@ Replays wait until the driver has ended, so that they do not take its processor 
 
 import asyncio
 import json
+import shutil
 import signal
 import sys
 import time
@@ -84,7 +85,7 @@ def run_demo(options: DemoOptions, console: Console) -> None:
             bring_up(plane, fleet, api, pool_key=DEMO_POOL_KEY, say=say)
             say(f"{len(workload.requests)} requests for each pool; " + "; ".join(_phase_text(workload)))
             console.print(
-                f"  in another terminal: export KUBECONFIG={plane.kubeconfig}; kubectl get grp,gri -A",
+                f"  in another terminal: KUBECONFIG={plane.kubeconfig} {_command(plane, 'kubectl')} get grp,gri -A",
                 highlight=False,
                 soft_wrap=True,
             )
@@ -233,8 +234,10 @@ def _phase_text(workload: Workload) -> list[str]:
 
 
 def _say_what_to_try(plane: ControlPlane, console: Console) -> None:
+    absent = {str(path.parent): None for name, path in _programs(plane).items() if shutil.which(name) is None}
     lines = (
         "Everything keeps running, without traffic. Try:",
+        *([f"export PATH={':'.join(absent)}:$PATH"] if absent else []),
         f"export KUBECONFIG={plane.kubeconfig}",
         "kubectl get grp,gri,grt -A",
         f"kubectl describe gri {objects.POOL}-0 -n {objects.ADAPTIVE}",
@@ -244,6 +247,15 @@ def _say_what_to_try(plane: ControlPlane, console: Console) -> None:
     )
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _programs(plane: ControlPlane) -> dict[str, Path]:
+    """Where the programs are that a reader is told to type: in the cache and the virtual environment, hardly ever on the PATH."""
+    return {"grfleet": Path(sys.executable).parent / "grfleet", "kubectl": plane.binaries["kubectl"]}
+
+
+def _command(plane: ControlPlane, name: str) -> str:
+    return name if shutil.which(name) else str(_programs(plane)[name])
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:

@@ -19,7 +19,12 @@ from grfleet.demo.cluster import Api, condition_status
 from grfleet.demo.driver import Progress
 
 LINE_EVERY_S = 10.0
-_COLUMNS = ("instance", "target", "EMB%", "settled", "KV hit", "EMB hit", "P99 ms", "strategy", "reason")
+_LEGEND = (
+    "target, EMB%: share of HBM that EMB shall have and has, KV has the rest; settled: it has arrived; "
+    "hits and P99: last ten seconds, model time; reason: why the split is what it is (docs/agent.md)"
+)
+_COLUMNS = ("instance", "target", "EMB%", "settled", "KV\nhit", "EMB\nhit", "P99\nms", "strategy", "reason")
+_LEAST = {"instance": 17}  # a narrow terminal cuts the text at the right, never the name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +87,7 @@ class Watcher:
             self.table_generations[table["metadata"]["namespace"]] = int(table.get("status", {}).get("generation", 0))
         progress = self.progress()
         if self._live is not None:
-            self._live.update(Group(Text(self._headline(progress)), _table(rows)), refresh=True)
+            self._live.update(Group(Text(self._headline(progress)), _table(rows), Text(_LEGEND, style="dim")), refresh=True)
         elif time.monotonic() >= self._next_line_s:
             self._next_line_s = time.monotonic() + LINE_EVERY_S
             self.console.print(self._line(progress, rows), soft_wrap=True, highlight=False)
@@ -114,11 +119,13 @@ class Watcher:
 
 
 def _table(rows: list[Seen]) -> Table:
-    table = Table(*_COLUMNS)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    for column in _COLUMNS:
+        table.add_column(column, no_wrap=True, min_width=_LEAST.get(column, max(map(len, column.split("\n")))))
     previous = ""
     for row in rows:
         if previous and row.pool != previous:
-            table.add_section()
+            table.add_row()
         previous = row.pool
         table.add_row(
             row.instance,
