@@ -5,6 +5,7 @@ The generation that the API server gave the intent is what the agent orders by, 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,11 +17,14 @@ from controllers.allocation.memory import Memory, Pushed, Refusal
 from controllers.allocation.observe import Observation
 from controllers.allocation.rollup import RollupPlan
 from controllers.announce import post
+from controllers.runtime.errors import Terminal
 from controllers.runtime.loop import Context
 from controllers.runtime.resources import INSTANCES, POOLS, Object, identity, key_of, uid_of
 from controllers.signing_key import SigningKey
 from controllers.status import write_status
 from crds.reasons import FieldManager
+
+_logger = logging.getLogger(__name__)
 
 ACCEPTANCE_SECONDS = 600
 """An intent must be accepted within this time of being signed; once accepted it holds until replaced."""
@@ -67,8 +71,16 @@ async def _write_intent(stored: Object, intent: Mapping[str, Any], ctx: Context)
 
 
 async def _push(seen: Observation, what: Push, agents: Agents, key: SigningKey, ctx: Context) -> Pushed | None:
-    """Sign the intent and hand it over; None when the agent did not answer."""
+    """Sign the intent and hand it over; None when the agent did not answer.
+
+    Without a usable key everything else goes on: the status says what is wrong, and the Secret is read again at the next try.
+    """
     ctx.fence.check()  # agents have no resourceVersion to refuse a former leader by; the generation does the rest
+    try:
+        private = await key.private(ctx)
+    except Terminal as error:
+        _logger.error("an intent cannot be signed: %s", error, extra={"reason": error.reason})
+        return Pushed(generation=what.generation, at_s=ctx.clock.monotonic(), refusal=Refusal(status=None, reason=str(error)))
     now_s = int(ctx.clock.now().timestamp())
     intent = Intent(
         uid=seen.instance.metadata.uid,
@@ -77,7 +89,7 @@ async def _push(seen: Observation, what: Push, agents: Agents, key: SigningKey, 
         expires=now_s + ACCEPTANCE_SECONDS,
         spec=dict(what.spec),
     )
-    signed = signing.sign(intent, await key.private(ctx))
+    signed = signing.sign(intent, private)
     answer = await agents.push(seen.instance.metadata.uid, seen.instance.spec.source.agent_url, signed)
     if answer is None:
         return None

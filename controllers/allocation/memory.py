@@ -10,10 +10,17 @@ from controllers.runtime.resources import Key
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """The agent's word on an intent that it did not take."""
+    """Why the agent did not take the intent: its own word, or ours when the intent could not be signed (`status` None)."""
 
-    status: str
+    status: str | None
     reason: str
+
+    @property
+    def words(self) -> str:
+        """As a condition says it."""
+        if self.status is None:
+            return f"the intent cannot be signed: {self.reason}"
+        return f"the agent answered {self.status}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,7 +65,8 @@ def split_settled(seen: Observation, *, emb_percent: int | None, target_percent:
     if status.frozen or (seen.stored_intent or {}).get("paused"):
         why = "the agent stands still" if status.frozen else "the pool is paused"
         return _settled("True", "Held", f"EMB {emb_percent} points held; {why}")
-    if not split.settled or _away_from_target(seen, split):
+    too_large = split.accepted_emb_bytes + split.accepted_kv_bytes > split.usable_bytes  # the pool has been made smaller
+    if not split.settled or too_large or _away_from_target(seen, split):
         return _settled("False", "Moving", f"EMB {emb_percent} points in force, {target_percent} wanted")
     return _settled("True", "Settled", f"EMB {emb_percent} points of usable HBM")
 
@@ -83,7 +84,7 @@ def _trouble_with_the_agent(seen: Observation) -> Condition | None:
             "False", "AgentTaken", f"the agent at {url} serves GRInstance {seen.holder}; give each entry its own agent"
         )
     if seen.refusal is not None:
-        return _policy("False", "IntentNotAccepted", f"the agent answered {seen.refusal.status}: {seen.refusal.reason}")
+        return _policy("False", "IntentNotAccepted", seen.refusal.words)
     if not holds_intent(seen, seen.sighting.status):
         return _policy("Unknown", "Pending", f"the agent at {url} has not reported on this intent yet")
     return None

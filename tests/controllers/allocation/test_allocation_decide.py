@@ -269,10 +269,11 @@ def test_an_answer_that_cannot_be_true_is_recognised(changes: dict[str, Any], co
 
 def test_a_split_from_before_the_pool_was_made_smaller_is_no_lie() -> None:
     before = agent_status(generation=1)
-    on_its_way = agent_status(split=resized(usable_bytes=20 * GIB, target_emb_bytes=10 * GIB))
+    on_its_way = agent_status(split=resized(usable_bytes=20 * GIB, target_emb_bytes=30 * GIB))
 
     assert problem_of(before, usable_bytes=None) is None
     assert problem_of(on_its_way, usable_bytes=20 * GIB) is None
+    assert words(decide(settled(sighting=Answered(status=on_its_way)), NOW), "SplitSettled") == ("False", "Moving")
 
 
 sightings = st.one_of(

@@ -1,0 +1,61 @@
+"""What happens to an intent while the operator's own key is unusable."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from loop_objects import NOW, agent_status, instance_object, pool_object
+
+from controllers.allocation.agents import Agents
+from controllers.allocation.decide import decide
+from controllers.allocation.execute import execute
+from controllers.allocation.intent import intent_for
+from controllers.allocation.memory import Memory
+from controllers.allocation.observe import Observation
+from controllers.allocation.sightings import Answered
+from controllers.lookup import Found
+from controllers.runtime.conditions import find_condition
+from controllers.runtime.errors import Terminal
+from controllers.runtime.loop import Context
+from controllers.runtime.resources import key_of
+from controllers.signing_key import SigningKey
+from crds import GRInstance, GRServingPool, HBMPolicySpec
+from crds.instance import PolicySource
+
+POLICY = Found(spec=HBMPolicySpec(), name="mine", namespace="team", generation=3, source=PolicySource.POOL)
+
+
+class BrokenKey(SigningKey):
+    async def private(self, ctx: Context) -> bytes:
+        raise Terminal("SigningKeyUnusable", "Secret ours/key: entry private.key must hold 32 bytes")
+
+
+def observed(**more: Any) -> Observation:
+    pool = pool_object(entries=("a",))
+    intent = intent_for(GRServingPool.parse(pool), POLICY).to_wire()
+    stored = instance_object("pool-a", pool, intent=intent, generation=2)
+    sighting = Answered(status=agent_status(generation=1))
+    return Observation(
+        instance=GRInstance.parse(stored), pool=GRServingPool.parse(pool), stored=stored, policy=POLICY, sighting=sighting, **more
+    )
+
+
+async def test_without_a_usable_key_the_status_says_so_and_the_push_is_tried_again() -> None:
+    seen, memory = observed(), Memory()
+    clock = SimpleNamespace(now=lambda: NOW, monotonic=lambda: 100.0)
+    ctx = cast(Context, SimpleNamespace(fence=SimpleNamespace(check=lambda: None), clock=clock))
+    plan = decide(seen, NOW)
+    assert plan.push is not None
+
+    await execute(plan, seen, cast(Agents, None), memory, BrokenKey(), ctx)
+
+    pushed = memory.last_push(key_of(seen.stored))
+    assert pushed is not None
+    later = decide(observed(refusal=pushed.refusal, push_age=9.0), NOW)
+    assert later.status is not None
+    condition = find_condition(later.status["conditions"], "PolicyHealthy")
+    assert condition is not None
+    assert (condition["status"], condition["reason"]) == ("False", "IntentNotAccepted")
+    assert "private.key must hold 32 bytes" in condition["message"]
+    assert later.push is not None
