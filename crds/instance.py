@@ -274,6 +274,10 @@ KIND = Kind(
         Column("P99", ".status.p99Ms", "P99 in milliseconds."),
         Column("Strategy", ".status.strategyInForce", "Strategy that decides at present."),
         Column("Reason", ".status.reason", "Why the split is what it is."),
+        Column("Ready-Why", condition_path("Ready", "reason"), "Why Ready has its value.", priority=1),
+        Column(
+            "Policy", condition_path("PolicyHealthy", "reason"), "Whether the wanted strategy decides, or why not.", priority=1
+        ),
         Column("SLO%", ".status.sloPercent", "Share of good requests, percent.", priority=1),
         Column("Enforcement", ".spec.intent.enforcement", "Shadow or Active.", priority=1),
         Column("Revision", ".status.split.revision", "Revision of the split in the engine.", "integer", priority=1),
