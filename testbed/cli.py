@@ -59,7 +59,7 @@ def up(
         _say(f"Kubernetes API at {plane.url}; Ctrl-C stops it")
         while state.load(plane.name) is not None:  # `down` elsewhere ends it too
             time.sleep(1.0)
-    except (BinariesMissingError, ControlPlaneError, NodeError) as error:
+    except (BinariesMissingError, ControlPlaneError, NodeError, OSError) as error:
         _say(str(error))
         raise typer.Exit(1) from error
     except KeyboardInterrupt:

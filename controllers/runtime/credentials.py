@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import kopf
+import yaml
 from kubernetes.aio import client as kubernetes_client
 from kubernetes.aio import config as kubernetes_config
 
@@ -36,14 +37,16 @@ async def load_api_client(kubeconfig: str | None) -> kubernetes_client.ApiClient
     """
     configuration = kubernetes_client.Configuration()
     configuration.retries = None  # False would count as a number and bring the retrying client in
+    path = kubeconfig or os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
     try:
         if kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ:
             kubernetes_config.load_incluster_config(client_configuration=configuration)
         else:
-            path = kubeconfig or os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
             await kubernetes_config.load_kube_config(config_file=path, client_configuration=configuration, persist_config=False)
     except (kubernetes_config.ConfigException, OSError) as error:
         raise Terminal("NoCredentials", f"no usable Kubernetes credentials: {error}") from None
+    except (TypeError, AttributeError, KeyError, ValueError, yaml.YAMLError):  # how the library meets a file of another kind
+        raise Terminal("NoCredentials", f"no usable Kubernetes credentials: {path} is not a kubeconfig") from None
     configuration.proxy = configuration.proxy or proxy_for(configuration.host)
     configuration.client_session_kwargs = {"trust_env": False}
     return kubernetes_client.ApiClient(configuration)

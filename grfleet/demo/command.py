@@ -38,7 +38,7 @@ def demo(
     orchestrate.trap_signals()
     try:
         orchestrate.run_demo(options, console)
-    except (DemoFailed, BinariesMissingError, ControlPlaneError, KubectlError, TraceError) as error:
+    except (DemoFailed, BinariesMissingError, ControlPlaneError, KubectlError, TraceError, OSError) as error:
         typer.echo(f"demo: {error}", err=True)
         raise typer.Exit(1) from error
     except KeyboardInterrupt:
