@@ -110,7 +110,7 @@ def _agent_url(instance: str, namespace: str) -> str:
 
 def _table(instance: str, records: list[DecisionRecord]) -> Table:
     table = Table(
-        title=f"Decisions of {instance}, newest last: EMB in GiB, the engine's clock",
+        title=f"Decisions of {instance}, newest last (EMB in GiB)",
         caption=None if records else "none yet",
         box=None,
         pad_edge=False,
