@@ -28,7 +28,7 @@ class Freeze(enum.StrEnum):
 
 
 MESSAGES: dict[str, str] = {
-    Hold.NO_INTENT: "no intent was accepted yet; the engine keeps its split. Does the operator reach this agent, and is --intent-key its key?",
+    Hold.NO_INTENT: "no intent was accepted yet, the split stays: check --intent-key, and that the operator reaches this agent",
     Hold.PAUSED: "the pool is paused; unset spec.paused to go on",
     Hold.NO_WINDOW: "two readings of one engine process make a window; this is the first, or no time has passed",
     Freeze.ENGINE_UNREACHABLE: "the engine does not answer; check its process and --engine",
