@@ -146,6 +146,10 @@ class FaultProxy:
         with self._lock:
             return list(self._exchanges)
 
+    def pending(self) -> list[Exchange]:
+        """Requests under way, watches apart: held, delayed, or waiting for the API server."""
+        return list(self._relay.pending)
+
     def writes(self) -> list[Exchange]:
         """Those that could change something."""
         return [each for each in self.exchanges() if each.is_write]

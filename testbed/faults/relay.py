@@ -44,7 +44,7 @@ _REASONS = {409: "Conflict", 410: "Expired", 429: "TooManyRequests", 500: "Inter
 _CHUNK = 1 << 16
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Exchange:
     """One request as the proxy saw it. Times are monotonic seconds of this machine.
 
@@ -129,6 +129,7 @@ class Relay:
         self._injected = injected
         self._held: dict[Rule, asyncio.Event] = {}
         self.streams: set[Stream] = set()
+        self.pending: list[Exchange] = []
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """One request from start to end."""
@@ -140,6 +141,8 @@ class Relay:
             watch=watch,
             received_s=time.monotonic(),
         )
+        if not watch:
+            self.pending.append(exchange)
         body = await request.read()
         exchange.body = body if exchange.is_write else b""
         # A write that was accepted here is seen through although its client dies, as with a real server.
@@ -150,9 +153,13 @@ class Relay:
             return _reset(request)
         finally:
             if not watch and work.done():
-                self._log(exchange)
+                self._complete(exchange)
             elif not watch:
-                work.add_done_callback(lambda _: self._log(exchange))
+                work.add_done_callback(lambda _: self._complete(exchange))
+
+    def _complete(self, exchange: Exchange) -> None:
+        self.pending.remove(exchange)
+        self._log(exchange)
 
     def release(self, rule: Rule) -> None:
         """Forward what the rule holds, now and later."""

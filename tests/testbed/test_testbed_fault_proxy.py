@@ -209,6 +209,7 @@ def test_a_held_write_is_done_when_it_is_released_although_its_client_has_gone(
     with pytest.raises(httpx.ReadTimeout):
         client.post(maps, json=config_map("late"), timeout=0.3)
     assert kube_api.get(f"{maps}/late").status_code == 404
+    assert [each.method for each in proxy.pending()] == ["POST"]
 
     proxy.release(rule)
 
@@ -216,6 +217,7 @@ def test_a_held_write_is_done_when_it_is_released_although_its_client_has_gone(
     [write] = eventually(proxy.writes)
     assert write.succeeded
     assert write.told is None
+    assert not proxy.pending()
 
 
 def test_a_function_is_called_at_the_exact_write_before_or_after_it_is_done(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ GROUP = "/apis/grfleet.dev/v1alpha1"
 COMMAND = [sys.executable, str(Path(__file__).with_name("fault_operator.py"))]
 ENTRIES = ("a", "b", "c")
 GUEST = "d"
-BOUND_SECONDS = 40.0
+BOUND_SECONDS = 60.0
 
 
 class World:
@@ -161,6 +161,13 @@ class World:
         assert not broken, f"{broken[:8]}; log:\n{self.log_tail()}"
         return took
 
+    def until(self, look: Callable[[], Any], *, seconds: float = BOUND_SECONDS) -> None:
+        """Poll until the look returns something true; says what operators did if it doesn't."""
+        end = time.monotonic() + seconds
+        while not look():
+            assert time.monotonic() < end, f"nothing within {seconds:.0f} s; log:\n{self.log_tail()}"
+            time.sleep(0.05)
+
     def _comes_to_rest(self, quiet_seconds: float, *, deadline_s: float) -> None:
         """Numbers may follow for a moment; then for a while there is no write at all."""
         while True:
@@ -185,7 +192,12 @@ class World:
 
     def log_tail(self) -> str:
         """The end of the logs of all operators."""
-        return "\n".join(path.read_text()[-3000:] for path in sorted(self._directory.glob("*.log")))
+        last = [f"{each.method} {each.path} {each.status} told {each.told}" for each in self.proxy.exchanges()[-8:]]
+        logs = (
+            path.read_text()[-3000:] for path in sorted(self._directory.glob("*.log"), key=lambda path: path.stat().st_mtime)[-3:]
+        )
+        waiting = [f"{each.method} {each.path} since {time.monotonic() - each.received_s:.1f} s" for each in self.proxy.pending()]
+        return "\n".join([*logs, "last requests:", *last, "under way:", *waiting])
 
 
 @contextmanager

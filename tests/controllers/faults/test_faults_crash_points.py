@@ -107,7 +107,7 @@ def test_killed_after_every_single_write_it_still_gets_there(fresh_world: World)
         assert lives < MOST_LIVES, f"so many writes were not enough: {fault_oracle.differences(world)}"
         with world.operator("one", "--leader-elect", "off") as operator:
             rule = kill_after(world, operator, 1)
-            wait_for(lambda: rule.hits or not fault_oracle.differences(world), seconds=30)  # noqa: B023 - called in this turn
+            world.until(lambda: rule.hits or not fault_oracle.differences(world))  # noqa: B023 - called in this turn
             world.proxy.clear()
             if not rule.hits:
                 break
