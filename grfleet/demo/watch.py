@@ -105,7 +105,7 @@ class Watcher:
         name = next((name for end_ms, name in self.phase_names if progress.trace_ms < end_ms), self.phase_names[-1][1])
         return (
             f"{progress.trace_ms / 1000:.0f} of {self.duration_ms / 1000:.0f} s · {name} · "
-            f"{progress.answered} answered, {progress.failed} failed · latest lag {progress.max_lag_ms:.1f} ms"
+            f"{progress.answered} answered, {progress.failed} failed · latest sent up to {progress.max_lag_ms:.1f} ms late"
         )
 
     def _line(self, progress: Progress | None, rows: list[Seen]) -> str:
