@@ -79,7 +79,7 @@ def cold_start(site: Site) -> ColdStart:
     with site.operator() as operator:
         cpu = [(time.time(), 0.0)]
         counted, since = 0, time.time()
-        for _ in _until_done(operator, "every pool is ready, its table is settled, and nothing is written any more"):
+        for _ in _until_done(operator, "every pool is ready and nothing is written any more", pause_seconds=0.5):
             cpu.append((time.time(), operator.cpu_seconds()))
             counts = site.audit.count(site.namespace, since=operator.started)
             changes = counts["write"] + counts["event"]
