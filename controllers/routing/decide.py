@@ -69,7 +69,7 @@ def decide(seen: Observation, now: datetime) -> Plan:
         now_ms=milliseconds(now),
     )
     if planned.reason is TableReason.NOBODY_READY:
-        return _plan(seen, _published("False", "NoInstances", "no instance is ready; the last table stays"), None, now)
+        return _plan(seen, _nobody("no instance is ready", previous), None, now)
     return _plan(seen, None, planned, now)
 
 
@@ -91,11 +91,16 @@ def hold(seen: Observation, previous: Table | None) -> Condition | None:
             "False", "PolicyInvalid", f"RoutingPolicy {policy.namespace}/{policy.name} cannot be read: {policy.why}"
         )
     if not seen.instances:
-        return _published("False", "NoInstances", "the pool has no instance; the last table stays")
+        return _nobody("the pool has no instance", previous)
     if len(seen.instances) > MAX_TABLE_INSTANCES:
         return _published("False", "TableTooLarge", f"{len(seen.instances)} instances; a table holds {MAX_TABLE_INSTANCES}")
     doubt = view_in_doubt(seen, previous)
     return _published("False", "ViewInDoubt", doubt) if doubt is not None else None
+
+
+def _nobody(why: str, previous: Table | None) -> Condition:
+    then = "the last table stays" if previous is not None else "the first table follows the first ready instance"
+    return _published("False", "NoInstances", f"{why}; {then}")
 
 
 def _first_table(seen: Observation, previous: Table | None, now: datetime) -> Condition | None:

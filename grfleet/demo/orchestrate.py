@@ -234,6 +234,7 @@ def _phase_text(workload: Workload) -> list[str]:
 
 
 def _say_what_to_try(plane: ControlPlane, console: Console) -> None:
+    to_static = '{"spec":{"strategy":"Static"}}'
     absent = {str(path.parent): None for name, path in _programs(plane).items() if shutil.which(name) is None}
     lines = (
         "Everything keeps running, without traffic. Try:",
@@ -242,7 +243,7 @@ def _say_what_to_try(plane: ControlPlane, console: Console) -> None:
         "kubectl get grp,gri,grt -A",
         f"kubectl describe gri {objects.POOL}-0 -n {objects.ADAPTIVE}",
         f"grfleet decisions {objects.POOL}-0 -n {objects.ADAPTIVE} --last 5",
-        f'kubectl patch hbmp split -n {objects.ADAPTIVE} --type merge -p \'{{"spec":{{"strategy":"Static"}}}}\'',
+        f"kubectl patch hbmp split -n {objects.ADAPTIVE} --type merge -p '{to_static}'  # back to 50 %, four points a second",
         "grfleet testbed down      # stops all of it",
     )
     for line in lines:
