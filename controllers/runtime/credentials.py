@@ -44,7 +44,7 @@ async def load_api_client(kubeconfig: str | None) -> kubernetes_client.ApiClient
         else:
             await kubernetes_config.load_kube_config(config_file=path, client_configuration=configuration, persist_config=False)
     except (kubernetes_config.ConfigException, OSError) as error:
-        raise Terminal("NoCredentials", f"no usable Kubernetes credentials: {error}") from None
+        raise Terminal("NoCredentials", f"no usable Kubernetes credentials: {error}; set --kubeconfig or KUBECONFIG") from None
     except (TypeError, AttributeError, KeyError, ValueError, yaml.YAMLError):  # how the library meets a file of another kind
         raise Terminal("NoCredentials", f"no usable Kubernetes credentials: {path} is not a kubeconfig") from None
     configuration.proxy = configuration.proxy or proxy_for(configuration.host)

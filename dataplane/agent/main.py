@@ -14,7 +14,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one agent until SIGTERM or SIGINT; return the exit code."""
     options = _parser().parse_args(argv)
     if options.intent_key is None and not options.insecure_unsigned_intents:
-        sys.stderr.write("grfleet-agent: --intent-key FILE is required (or --insecure-unsigned-intents for experiments)\n")
+        sys.stderr.write(
+            "grfleet-agent: --intent-key FILE is required: entry public.key of the ConfigMap grfleet-intent-key beside the pool "
+            "(or --insecure-unsigned-intents for experiments)\n"
+        )
         return 2
     # One agent decides ten times a second on small arrays: threads of a linear algebra library would only cost memory.
     for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -53,7 +56,10 @@ def _parser() -> argparse.ArgumentParser:
         help="agent contract: http://host:port (port 0 takes a free one) or unix:/path; default %(default)s",
     )
     parser.add_argument(
-        "--intent-key", metavar="FILE", help="the operator's Ed25519 public key: 32 bytes raw, base64 or hexadecimal"
+        "--intent-key",
+        metavar="FILE",
+        help="the operator's Ed25519 public key (entry public.key of the ConfigMap grfleet-intent-key in the pool's namespace): "
+        "32 bytes raw, base64 or hexadecimal",
     )
     parser.add_argument(
         "--insecure-unsigned-intents", action="store_true", help="accept intents without a signature; experiments only"
