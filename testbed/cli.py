@@ -106,7 +106,7 @@ def build(
     try:
         found = ensure_binaries((*DEFAULT_PROGRAMS, *NODE_PROGRAMS) if node else DEFAULT_PROGRAMS, progress=_say)
         tree = ensure_debian_tree(PACKAGES, progress=_say) if node else None
-    except (BinariesMissingError, DebianError) as error:
+    except (BinariesMissingError, DebianError, OSError) as error:
         _say(str(error))
         raise typer.Exit(1) from error
     for name, path in found.paths.items():

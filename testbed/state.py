@@ -57,7 +57,9 @@ def runtime_directory() -> Path:
     PermissionError
         Somebody else owns the directory.
     """
-    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    if not base or not os.access(base, os.W_OK | os.X_OK):  # after su it often names what is another user's, or not there
+        base = tempfile.gettempdir()
     directory = Path(base) / f"grfleet-testbed-{os.geteuid()}"
     with contextlib.suppress(FileExistsError):
         directory.mkdir(mode=0o700)

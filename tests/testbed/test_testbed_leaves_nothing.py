@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -225,3 +226,29 @@ def test_a_runtime_directory_that_others_can_write_is_refused(tmp_path: Path) ->
 
     with pytest.raises(PermissionError, match="private"):
         state.runtime_directory()
+
+
+def test_a_runtime_directory_that_is_not_there_is_replaced_by_the_temporary_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "gone"))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+
+    assert state.runtime_directory().parent == tmp_path
+
+
+def test_a_build_ends_with_a_caller_that_is_killed(tmp_path: Path) -> None:
+    mark = tmp_path / "pid"
+    code = (
+        "import pathlib, sys; from testbed import go_build;"
+        "go_build._run('build', ['/bin/sh', '-c', 'echo $$ > ' + sys.argv[1] + '; exec sleep 60'],"
+        " directory=pathlib.Path('/'), progress=print)"
+    )
+    caller = subprocess.Popen([sys.executable, "-c", code, str(mark)], cwd=Path(__file__).parents[2])
+    assert eventually(lambda: mark.exists() and mark.read_text().strip() != "")
+    build = processes.identify("build", int(mark.read_text()))
+
+    caller.kill()
+    caller.wait()
+
+    assert processes.wait_gone(build, timeout_seconds=10)
