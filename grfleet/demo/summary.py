@@ -169,7 +169,7 @@ def verdict(summary: dict[str, Any]) -> list[str]:
     lines = []
     phases = ", ".join(f"{name} {best_split(replayed, name)} %" for name in summary["phases"])
     best = best_split(replayed)
-    lines.append(f"Best fixed split in hindsight: {best} % over the whole run; by half: {phases}.")
+    lines.append(f"Best fixed split in hindsight: {best} % over the whole run; of each half alone: {phases}.")
     adaptive, static, hindsight = (f["p99_ms"] for f in (pools["adaptive"], pools["static"], replayed[str(best)]))
     if None not in (adaptive, static, hindsight):
         lines.append(
