@@ -16,11 +16,12 @@ from fault_world import World, open_world
 from runtime_operator import OperatorProcess, wait_for
 
 from testbed.control_plane import ControlPlane
-from testbed.faults import Call, Rule, writes
+from testbed.faults import Call, Match, Rule, writes
 
 pytestmark = pytest.mark.slow
 
 WORK = writes(r"/(grfleet\.dev|api/v1|events\.k8s\.io)/")
+STATE = writes(r"/(grfleet\.dev|api/v1)/")
 AT_ONCE = 2
 POINTS = 4  # spread over the writes of a clean run; all of them with GRFLEET_ALL_CRASH_POINTS=1
 MOST_LIVES = 60
@@ -49,9 +50,9 @@ def end_state(world: World) -> dict[str, Any]:
     return state
 
 
-def kill_after(world: World, operator: OperatorProcess, write: int) -> Rule:
+def kill_after(world: World, operator: OperatorProcess, write: int, *, of: Match = WORK) -> Rule:
     """Kill the operator when so many of its writes have been done; it never hears of the last one."""
-    return world.proxy.add(WORK, Call(function=lambda: operator.child.send_signal(signal.SIGKILL)), skip=write - 1, times=1)
+    return world.proxy.add(of, Call(function=lambda: operator.child.send_signal(signal.SIGKILL)), skip=write - 1, times=1)
 
 
 @pytest.fixture
@@ -106,7 +107,7 @@ def test_killed_after_every_single_write_it_still_gets_there(fresh_world: World)
         lives += 1
         assert lives < MOST_LIVES, f"so many writes were not enough: {fault_oracle.differences(world)}"
         with world.operator("one", "--leader-elect", "off") as operator:
-            rule = kill_after(world, operator, 1)
+            rule = kill_after(world, operator, 1, of=STATE)
             world.until(lambda: rule.hits or not fault_oracle.differences(world))  # noqa: B023 - called in this turn
             world.proxy.clear()
             if not rule.hits:
