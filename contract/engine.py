@@ -305,10 +305,14 @@ class UsersAnswer(Wire, frozen=True, kw_only=True):
 
 
 class InvalidateRequest(Wire, frozen=True, kw_only=True):
-    """Body of POST /invalidate: drop what was computed by another model or embedding version."""
+    """Body of POST /invalidate: drop what was computed by another model or embedding version, or `everything`.
+
+    One of the three must be given: unknown fields are ignored, so a misspelt one would else empty every cache.
+    """
 
     model_version: Name | None = None
     emb_version: Name | None = None
+    everything: bool = False
 
 
 class DrainAnswer(Wire, frozen=True, kw_only=True):

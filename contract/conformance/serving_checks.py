@@ -147,7 +147,7 @@ async def evicted_users_are_gone(session: Session) -> None:
 async def invalidation_begins_an_epoch(session: Session) -> None:
     """Emptied caches are a new epoch of the same process."""
     before = await session.client.observe()
-    await session.client.invalidate(engine.InvalidateRequest())
+    await session.client.invalidate(engine.InvalidateRequest(everything=True))
     after = await session.client.observe()
     must(after.start_id == before.start_id, "the startId changed without a restart")
     must(after.epoch > before.epoch, "the caches were emptied within one epoch")

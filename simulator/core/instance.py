@@ -16,7 +16,7 @@ from simulator.core.config import InstanceConfig
 from simulator.core.counting import Tally, split_state
 from simulator.core.emb_cache import EmbCache
 from simulator.core.kv_cache import CacheKey, Entry, KvCache
-from simulator.core.lookups import RowLookups
+from simulator.core.lookups import Refused, RowLookups
 from simulator.core.popularity import RowSampler
 from simulator.core.prefixes import PreInference
 from simulator.core.split import PoolSplit, SplitRules
@@ -145,14 +145,20 @@ class GRInstanceCore:
         return engine.UsersAnswer(affected=sum(1 for size in sizes if size), bytes=sum(sizes))
 
     def invalidate(self, request: engine.InvalidateRequest) -> engine.UsersAnswer:
-        """Drop what another model or embedding version computed; everything when none is named.
+        """Drop what another model or embedding version computed, or everything.
 
         KV depends on the embeddings, so a new embedding version empties both caches. Emptied caches are a new epoch.
+
+        Raises
+        ------
+        Refused
+            When the request names nothing to drop.
         """
-        everything = request.model_version is None and request.emb_version is None
+        if request.model_version is None and request.emb_version is None and not request.everything:
+            raise Refused("modelVersion, embVersion or everything: one of them must be given")
         new_emb = request.emb_version is not None and request.emb_version != self.model.emb_version
         affected = freed = 0
-        if everything or new_emb:
+        if request.everything or new_emb:
             affected, freed = self.kv.invalidate()
             freed += self.emb.clear()
             self.epoch += 1

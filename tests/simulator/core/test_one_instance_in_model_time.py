@@ -244,3 +244,16 @@ def test_what_would_exhaust_memory_is_refused_by_name(changes: dict[str, object]
 def test_a_history_of_nothing_is_served() -> None:
     answer = core().rank(rank(1, tokens=0), 0.0)
     assert (answer.kv_tokens_hit, answer.emb_rows_asked) == (0, 200)
+
+
+def test_an_invalidation_that_names_nothing_is_refused_and_empties_nothing() -> None:
+    engine = core()
+    engine.rank(rank(1), 0.0)
+    engine.advance(1000.0)
+    used = engine.kv.used_bytes
+    with pytest.raises(Refused, match="modelVersion, embVersion or everything"):
+        engine.invalidate(InvalidateRequest())
+    assert (engine.kv.used_bytes, engine.epoch) == (used, 0)
+    assert used > 0
+    assert engine.invalidate(InvalidateRequest(everything=True)).affected == 1
+    assert (engine.kv.used_bytes, engine.epoch) == (0, 1)
