@@ -28,6 +28,8 @@ WARMING_SECONDS = 10.0
 FIRST_LOOK_SECONDS = 5.0
 PREDECESSOR_SECONDS = 5.0
 KEY_ID_LENGTH = 64
+YOUNG_SECONDS = 300.0
+"""So long a new pool's caches count as cold: users move freely then, or a pool that fills slowly would stay lopsided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,15 +64,22 @@ def decide(seen: Observation, now: datetime) -> Plan:
     planned = plan_table(
         previous,
         members_of(seen, policy, previous, now),
-        budget=ChurnBudget(
-            max_moved_percent=float(policy.churn.max_moved_percent), window_ms=policy.churn.window_seconds * 1000.0
-        ),
+        budget=_budget(seen, policy, now),
         history=moves_of(seen.table.status) if seen.table is not None else (),
         now_ms=milliseconds(now),
     )
     if planned.reason is TableReason.NOBODY_READY:
         return _plan(seen, _nobody("no instance is ready", previous), None, now)
     return _plan(seen, None, planned, now)
+
+
+def _budget(seen: Observation, policy: RoutingPolicySpec, now: datetime) -> ChurnBudget:
+    born = seen.pool.metadata.creation_timestamp
+    young = born is not None and (now - born).total_seconds() < YOUNG_SECONDS
+    return ChurnBudget(
+        max_moved_percent=100.0 if young else float(policy.churn.max_moved_percent),
+        window_ms=policy.churn.window_seconds * 1000.0,
+    )
 
 
 def hold(seen: Observation, previous: Table | None) -> Condition | None:

@@ -58,10 +58,13 @@ def observed(
     table: dict[str, Any] | None = None,
     policy: Lookup[RoutingPolicySpec] = POLICY,
     started: float = -3600,
+    born: float | None = None,
     pool_status: dict[str, Any] | None = None,
     **spec: Any,
 ) -> Observation:
     pool = pool_object(**spec)
+    if born is not None:
+        pool["metadata"]["creationTimestamp"] = at(born).strftime("%Y-%m-%dT%H:%M:%SZ")
     if pool_status:
         pool["status"] = pool_status
     parsed = GRRoutingTable.parse(table) if table is not None else None
@@ -189,6 +192,20 @@ def test_a_new_instance_is_filled_within_the_churn_budget_over_several_windows()
     assert max(moved) <= 5.0
     owners = unpack_slots(table["status"]["slots"], instances=3)
     assert owners.count(2) == pytest.approx(SLOTS / 3, rel=0.15)
+
+
+@pytest.mark.parametrize(("age", "evenly"), [(60, True), (400, False)])
+def test_a_young_pool_that_fills_slowly_spreads_its_users_at_once_and_an_old_one_by_its_budget(age: float, evenly: bool) -> None:
+    late = [instance(name) for name in "bcdefgh"]
+    table = published(instance("a"))
+    plan = decide(observed(instance("a"), *late, table=table, born=-age), at(1))
+    assert plan.table_status is not None
+    kept = unpack_slots(plan.table_status["slots"], instances=8).count(0)
+    if evenly:
+        assert kept == pytest.approx(SLOTS / 8, rel=0.2)
+    else:
+        assert kept >= 0.9 * SLOTS - 1
+        assert said(plan)[1] == "BudgetExhausted"
 
 
 def test_a_new_instance_ramps_with_its_hit_rate_against_that_of_the_warm_ones() -> None:
