@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from contract.engine import Bytes, Count, Milliseconds, Name, PreInferCounters, Wire
+from contract.engine import Bytes, Count, LimitsRequest, Milliseconds, Name, PreInferCounters, Wire
 
 VERSION = "v1"
 PREFIX = "/agent/v1"
@@ -59,8 +59,20 @@ class IntentRefill(Wire, frozen=True, kw_only=True):
     max_bytes_per_second: Bytes | None = None
 
 
+class IntentPreInfer(Wire, frozen=True, kw_only=True):
+    """Capacity for pre-inference and for the tiers below HBM, which the agent hands to the engine as its limits."""
+
+    slots: Annotated[int, Meta(ge=0, le=4096)]
+    bytes: Bytes
+    host_bytes: Bytes = 0
+    ssd_bytes: Bytes = 0
+
+
 class IntentSpec(Wire, frozen=True, kw_only=True):
-    """What GRInstance.spec.intent means to an agent; fields it does not know are ignored."""
+    """What an intent means to an agent: GRInstance.spec.intent with the capacity for pre-inference and the word to drain.
+
+    Fields that the agent does not know are ignored. Without `preInfer` the engine keeps the limits that it has.
+    """
 
     strategy: Strategy = Strategy.MISS_RATIO_CURVE
     enforcement: Enforcement = Enforcement.ACTIVE
@@ -69,6 +81,8 @@ class IntentSpec(Wire, frozen=True, kw_only=True):
     refill: IntentRefill = IntentRefill()
     paused: bool = False
     usable_bytes: Bytes | None = None
+    pre_infer: IntentPreInfer | None = None
+    draining: bool = False
 
 
 class Intent(Wire, frozen=True, kw_only=True):
@@ -140,7 +154,11 @@ class ServingReport(Wire, frozen=True, kw_only=True):
 
 
 class AgentStatus(Wire, frozen=True, kw_only=True):
-    """Answer of GET /status. Hit ratios and shares are per cent of the last reporting window, None when nothing was asked."""
+    """Answer of GET /status. Hit ratios and shares are per cent of the last reporting window, None when nothing was asked.
+
+    `limits` are those that the engine said it enforces; None until it has been told any. `draining` says that the engine was told
+    to drain.
+    """
 
     agent_start_id: Name
     uid: Name
@@ -158,6 +176,8 @@ class AgentStatus(Wire, frozen=True, kw_only=True):
     slo_percent: float | None = None
     requests_per_second: float | None = None
     serving: ServingReport | None = None
+    limits: LimitsRequest | None = None
+    draining: bool = False
 
 
 class DecisionRecord(Wire, frozen=True, kw_only=True):

@@ -74,6 +74,26 @@ class Source(ApiModel):
     """Name of the pod behind the instance."""
     pod_uid: Uid | None = None
     """Uid of the pod behind the instance; another uid is another instance."""
+    model_version: Version | None = None
+    """Model version that the pod was made for, from its label; absent where nobody says."""
+
+
+class DrainReason(StrEnum):
+    """Why an instance leaves."""
+
+    SCALE_DOWN = "ScaleDown"
+    TERMINATING = "Terminating"
+
+
+class Drain(ApiModel):
+    """The instance leaves: out of the routing table, no new requests, the rest is finished until the deadline."""
+
+    reason: DrainReason
+    """ScaleDown: the pool gets fewer instances. Terminating: its pod is being deleted, by whomever."""
+    started_at: Time
+    """When it began, by the clock of the operator that led then."""
+    deadline_seconds: Annotated[int, Strict(), Field(ge=0, le=86_400)]
+    """Seconds after which nobody waits any longer for requests in flight."""
 
 
 class PolicyRef(ApiModel):
@@ -167,6 +187,8 @@ class GRInstanceSpec(ApiModel):
     """Name of the GRServingPool in the same namespace."""
     source: Source
     """What stands behind the instance, and its addresses."""
+    drain: Drain | None = None
+    """Set while the instance leaves."""
     intent: Intent | None = None
     """The desired state of the split; absent until the allocation loop has written it."""
     pre_infer: PreInfer | None = None
@@ -236,6 +258,8 @@ class GRInstanceStatus(ApiModel):
     """The reason in words, with the numbers behind it."""
     caches: Caches | None = None
     """Measured cache behaviour."""
+    pre_infer: PreInfer | None = None
+    """Pre-inference capacity that the engine enforces."""
     p99_ms: DecimalString | None = None
     """P99 in milliseconds, two digits; absent without a fresh measurement."""
     slo_percent: PercentString | None = None
@@ -245,7 +269,7 @@ class GRInstanceStatus(ApiModel):
     agent: AgentState | None = None
     """The agent as the operator sees it."""
     conditions: Conditions = ()
-    """Ready, SplitSettled and PolicyHealthy."""
+    """Ready, SplitSettled, PolicyHealthy, and Drained while it leaves."""
 
 
 class GRInstance(Resource):

@@ -18,6 +18,7 @@ class ConditionType(StrEnum):
     POLICY_HEALTHY = "PolicyHealthy"
     SPLIT_SETTLED = "SplitSettled"
     TABLE_PUBLISHED = "TablePublished"
+    DRAINED = "Drained"
     PRE_INFERENCE_SCALED = "PreInferenceScaled"
     METRICS_FRESH = "MetricsFresh"
     VERIFIED = "Verified"

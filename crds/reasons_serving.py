@@ -137,6 +137,30 @@ SERVING: tuple[ConditionSpec, ...] = (
                 "Use instances.external, or upgrade grfleet.",
             ),
             Reason(
+                "TemplateInvalid",
+                _F,
+                "instances.managed.template lacks what grfleet needs, or uses a name that it adds itself; nothing was written.",
+                "Correct the field that the message names.",
+            ),
+            Reason(
+                "SidecarMissing",
+                _F,
+                "Pods carry the labels and have no agent beside the engine: no container port named grfleet-agent.",
+                "Add the agent as a sidecar, as docs/pools.md shows, and restart the pods.",
+            ),
+            Reason(
+                "PortMissing",
+                _F,
+                "Pods carry the labels and no container names its serving port gr.",
+                "Name the engine's container port gr and restart the pods.",
+            ),
+            Reason(
+                "PodsFailing",
+                _F,
+                "Pods cannot start: an image cannot be pulled, a container crashes, or none can be scheduled.",
+                "The message names a pod and its reason; see `kubectl describe pod`.",
+            ),
+            Reason(
                 "DeploymentRefused",
                 _F,
                 "The API server refused the Deployment made from instances.managed.template.",
@@ -147,6 +171,22 @@ SERVING: tuple[ConditionSpec, ...] = (
                 _F,
                 "Pods cannot be created because a quota is used up.",
                 "Raise the quota or lower spec.replicas.",
+            ),
+        ),
+    ),
+    ConditionSpec(
+        ConditionType.DRAINED,
+        ("GRInstance",),
+        FieldManager.ALLOCATION,
+        "The leaving instance has finished its requests; there only while spec.drain is set.",
+        (
+            Reason("NothingInFlight", _T, "The engine was told to drain and has no request left.", _NOTHING),
+            Reason("Finishing", _F, "Requests are still in flight, or callers have yet to follow the table.", _NOTHING),
+            Reason(
+                "NotObserved",
+                _U,
+                "There is no fresh report of the requests in flight; only the deadline ends the drain.",
+                "See the condition Ready of the instance.",
             ),
         ),
     ),

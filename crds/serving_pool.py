@@ -78,12 +78,43 @@ class ModelSpec(ApiModel):
     """Softmax: the state of a user grows with the history. Linear: it has a fixed size."""
 
 
+class Rollout(ApiModel):
+    """How many pods a rolling update may add or miss at once; each step waits until the new pods are warm."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="self.maxSurge > 0 || self.maxUnavailable > 0",
+            message="rollout needs maxSurge or maxUnavailable above 0, or no pod could ever be replaced",
+            holds=lambda r: r.max_surge > 0 or r.max_unavailable > 0,
+        ),
+    )
+
+    max_surge: Annotated[int, Strict(), Field(ge=0, le=MAX_REPLICAS)] = 1
+    """Pods above replicas during a rolling update. 0 where no spare accelerators exist; then set maxUnavailable."""
+    max_unavailable: Annotated[int, Strict(), Field(ge=0, le=MAX_REPLICAS)] = 0
+    """Pods below replicas during a rolling update."""
+
+
+class Disruption(ApiModel):
+    """The PodDisruptionBudget of the pool."""
+
+    max_unavailable: Annotated[int, Strict(), Field(ge=0, le=MAX_REPLICAS)] = 1
+    """Pods that evictions may take at once. 0 forbids every eviction, so that nodes cannot be drained."""
+
+
 class ManagedInstances(ApiModel):
-    """Instances that grfleet runs, as a Deployment."""
+    """Instances that grfleet runs, as a Deployment with the agent as a sidecar."""
 
     template: PodTemplate
     """Pod template of the Deployment, as in Deployment.spec.template. Its fields are checked when the Deployment is written,
-    not here; the condition InstancesReady shows a refusal."""
+    not here; the condition InstancesReady shows a refusal. The engine's container names its serving port gr and listens for the
+    agent on /run/grfleet/engine.sock; sidecar, volumes and labels of grfleet are added."""
+    engine_container: LabelName | None = None
+    """Name of the container that runs the engine. Omitted: the first container of the template."""
+    rollout: Rollout = Rollout()
+    """How many pods a rolling update may add or miss at once; each step waits until the new pods are warm."""
+    disruption: Disruption = Disruption()
+    """The PodDisruptionBudget of the pool."""
 
 
 class AdoptedInstances(ApiModel):
@@ -99,7 +130,8 @@ class AdoptedInstances(ApiModel):
     )
 
     match_labels: Annotated[dict[str, LabelValue], Field(min_length=1, max_length=16)]
-    """Labels that a pod must carry to belong to the pool; at least one."""
+    """Labels that a pod must carry to belong to the pool; at least one. The pod has the agent as a sidecar, and the named ports
+    gr (engine) and grfleet-agent (agent)."""
 
 
 class ExternalInstance(ApiModel):
@@ -263,6 +295,10 @@ class InstanceCounts(ApiModel):
     """Instances whose agent does not answer."""
     shadow: Replicas | None = None
     """Instances whose strategy only watches."""
+    draining: Replicas | None = None
+    """Instances on their way out: they have left the routing table and finish their requests. Pools of pods only."""
+    updated: Replicas | None = None
+    """Instances that run the wanted model version. Pools of pods only."""
 
 
 class PercentSummary(ApiModel):
@@ -274,6 +310,19 @@ class PercentSummary(ApiModel):
     """Mean over the instances, rounded."""
     max: Percent
     """Highest value of an instance."""
+
+
+class PreInferenceSummary(ApiModel):
+    """Pre-inference capacity of the pool, and how well it does."""
+
+    slots: Annotated[int, Strict(), Field(ge=0, le=100_000)]
+    """Slots of all instances together."""
+    demand_slots: Annotated[int, Strict(), Field(ge=0, le=4096)] | None = None
+    """Slots wanted on each instance for the measured load; absent while a measurement is in doubt."""
+    desired_replicas: Replicas | None = None
+    """Instances that the scaler wants; absent unless scaling.mode is PreInference."""
+    hit_before_rank_percent: Percent | None = None
+    """Admitted pre-inferences that were ready when their ranking request came, percent; absent without a fresh measurement."""
 
 
 class GRServingPoolStatus(ApiModel):
@@ -297,6 +346,8 @@ class GRServingPoolStatus(ApiModel):
     """Strategy that decides on most instances at present."""
     table_generation: Int64 | None = None
     """Generation of the routing table published last."""
+    pre_inference: PreInferenceSummary | None = None
+    """Pre-inference capacity of the pool, and how well it does."""
     conditions: Conditions = ()
     """Ready and the conditions it depends on."""
 

@@ -14,10 +14,13 @@ from typing import Any
 from controllers.runtime.resources import (
     ALLOCATOR_MODELS,
     CONFIG_MAPS,
+    DEPLOYMENTS,
+    DISRUPTION_BUDGETS,
     EVENTS,
     HBM_POLICIES,
     INSTANCES,
     LEASES,
+    PODS,
     POOLS,
     PRE_INFERENCE_POLICIES,
     ROUTING_POLICIES,
@@ -70,6 +73,19 @@ RULES: tuple[Rule, ...] = (
         ("get", "create", "patch"),
         Scope.SERVED,
         "public key of the intents, model bytes",
+    ),
+    Rule(
+        PODS.group, PODS.plural, (*_WATCH, "patch"), Scope.SERVED, "instances of managed and adopted pools, their deletion cost"
+    ),
+    Rule(PODS.group, f"{PODS.plural}/status", ("patch",), Scope.SERVED, "the readiness gate of pods that warm up"),
+    Rule(DEPLOYMENTS.group, DEPLOYMENTS.plural, (*_WATCH, "create", "patch"), Scope.SERVED, "the pods of managed pools"),
+    Rule(DEPLOYMENTS.group, f"{DEPLOYMENTS.plural}/scale", ("patch",), Scope.SERVED, "spec.replicas of managed pools"),
+    Rule(
+        DISRUPTION_BUDGETS.group,
+        DISRUPTION_BUDGETS.plural,
+        ("get", "create", "patch"),
+        Scope.SERVED,
+        "how many pods of a managed pool evictions may take",
     ),
     Rule(EVENTS.group, EVENTS.plural, ("create", "patch"), Scope.SERVED, "Events on transitions"),
     Rule(LEASES.group, LEASES.plural, ("get", "create", "update"), Scope.OPERATOR, "leader election"),

@@ -16,6 +16,8 @@ Object = Mapping[str, Any]
 
 POOL_LABEL = f"{GROUP}/pool"
 """Label on everything that belongs to a pool: its name."""
+MODEL_VERSION_LABEL = f"{GROUP}/model-version"
+"""Label on pods: the model version that they were made for."""
 
 
 class Key(NamedTuple):
@@ -74,6 +76,9 @@ ROUTING_TABLES = _ours("grroutingtables", "GRRoutingTable")
 
 CONFIG_MAPS = ResourceType("", "v1", "configmaps", "ConfigMap")
 SECRETS = ResourceType("", "v1", "secrets", "Secret")
+PODS = ResourceType("", "v1", "pods", "Pod")
+DEPLOYMENTS = ResourceType("apps", "v1", "deployments", "Deployment")
+DISRUPTION_BUDGETS = ResourceType("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 LEASES = ResourceType("coordination.k8s.io", "v1", "leases", "Lease")
 EVENTS = ResourceType("events.k8s.io", "v1", "events", "Event")
 ACCESS_REVIEWS = ResourceType("authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview")

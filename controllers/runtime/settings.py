@@ -34,6 +34,11 @@ class Settings:
         Name of this process in the Lease and in Events; made unique for each start.
     metrics_port
         Port of /metrics, /healthz and /readyz; 0 takes a free one and logs it.
+    agent_image, agent_pull_policy
+        The image of the agent beside the engines of managed pools, and when the kubelet pulls it; empty: there is none, and
+        managed pools are refused with that word.
+    prometheus_url
+        Where capacity decisions find their measurements; empty: the agents are asked directly.
     """
 
     namespaces: tuple[str, ...] = ()
@@ -46,6 +51,9 @@ class Settings:
     metrics_port: int = 8080
     log_level: str = "INFO"
     workers: int = 8
+    agent_image: str = ""
+    agent_pull_policy: str = "IfNotPresent"
+    prometheus_url: str = ""
 
     @property
     def cluster_wide(self) -> bool:
@@ -87,6 +95,9 @@ def parse_settings(arguments: Sequence[str] | None, environment: Mapping[str, st
         metrics_port=options.metrics_port,
         log_level=options.log_level,
         workers=options.workers,
+        agent_image=options.agent_image,
+        agent_pull_policy=options.agent_pull_policy,
+        prometheus_url=options.prometheus_url,
     )
 
 
@@ -110,6 +121,11 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--metrics-host", default=variable("METRICS_HOST", "127.0.0.1"), help="address of /metrics, /healthz, /readyz")
     add("--metrics-port", type=int, default=int(variable("METRICS_PORT", "8080")), help="0 takes a free one")
     add("--log-level", default=variable("LOG_LEVEL", "INFO"), choices=("DEBUG", "INFO", "WARNING", "ERROR"))
+    add("--agent-image", default=variable("AGENT_IMAGE", ""), help="image of the agent beside engines of managed pools")
+    pull = variable("AGENT_PULL_POLICY", "IfNotPresent")
+    add("--agent-pull-policy", default=pull, choices=("Always", "IfNotPresent", "Never"), help="when that image is pulled")
+    prometheus = variable("PROMETHEUS_URL", "")
+    add("--prometheus-url", default=prometheus, help="take measurements from this Prometheus (default: from the agents)")
     add("--workers", type=int, default=int(variable("WORKERS", "8")), help="concurrent reconciles of each loop")
     return parser
 

@@ -95,6 +95,43 @@ rules:
       - create
       - patch
   - apiGroups:
+      - ''
+    resources:
+      - pods
+    verbs:
+      - list
+      - watch
+      - patch
+  - apiGroups:
+      - ''
+    resources:
+      - pods/status
+    verbs:
+      - patch
+  - apiGroups:
+      - apps
+    resources:
+      - deployments
+    verbs:
+      - list
+      - watch
+      - create
+      - patch
+  - apiGroups:
+      - apps
+    resources:
+      - deployments/scale
+    verbs:
+      - patch
+  - apiGroups:
+      - policy
+    resources:
+      - poddisruptionbudgets
+    verbs:
+      - get
+      - create
+      - patch
+  - apiGroups:
       - events.k8s.io
     resources:
       - events
