@@ -87,6 +87,11 @@ class ControlPlane:
         return f"https://127.0.0.1:{self._ports[API_SERVER].number}"
 
     @property
+    def etcd_url(self) -> str:
+        """Address of etcd, which answers to holders of ``pki/etcd.crt`` and its key only."""
+        return f"https://127.0.0.1:{self._ports[ETCD].number}"
+
+    @property
     def kubeconfig(self) -> Path:
         """Kubeconfig of a cluster administrator."""
         return self.directory / "kubeconfig"

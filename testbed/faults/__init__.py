@@ -16,10 +16,14 @@ from testbed.faults.rules import (
     Hold,
     Latency,
     Match,
+    Page,
+    Reorder,
     ResetAfter,
     ResetBefore,
     Rule,
     StreamError,
+    continuations,
+    lists,
     writes,
 )
 
@@ -36,9 +40,13 @@ __all__ = [
     "Hold",
     "Latency",
     "Match",
+    "Page",
+    "Reorder",
     "ResetAfter",
     "ResetBefore",
     "Rule",
     "StreamError",
+    "continuations",
+    "lists",
     "writes",
 ]

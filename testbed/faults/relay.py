@@ -7,6 +7,7 @@ is open and silent.
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import socket
@@ -31,6 +32,8 @@ from testbed.faults.rules import (
     Hold,
     Latency,
     Match,
+    Page,
+    Reorder,
     ResetAfter,
     ResetBefore,
     Rule,
@@ -171,7 +174,7 @@ class Relay:
             stream.lines.put_nowait(None)
 
     async def _serve(self, request: web.Request, exchange: Exchange, body: bytes) -> web.StreamResponse:
-        rule = self._act(exchange, (Latency, Answer, ResetBefore, ResetAfter, Hold, Call))
+        rule = self._act(exchange, (Latency, Answer, Page, ResetBefore, ResetAfter, Hold, Call))
         action = rule.action if rule is not None else None
         if rule is not None and isinstance(action, Latency):
             await asyncio.sleep(action.seconds + rule.draw(action.jitter_seconds))
@@ -179,7 +182,7 @@ class Relay:
             await self._held.setdefault(rule, asyncio.Event()).wait()
         elif isinstance(action, Answer):
             exchange.told = action.status
-            return _refusal(action)
+            return _refusal(action, continued=request.query.get("continue", ""))
         elif isinstance(action, ResetBefore):
             return _reset(request)
         elif isinstance(action, Call) and not action.after:
@@ -189,6 +192,8 @@ class Relay:
     async def _forward(self, request: web.Request, exchange: Exchange, body: bytes, action: object) -> web.StreamResponse:
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _NOT_FORWARDED}
         url = URL(self._upstream + request.raw_path, encoded=True)
+        if isinstance(action, Page) and "limit" in url.query:
+            url = url.update_query(limit=str(action.limit))
         async with self._session.request(request.method, url, headers=headers, data=body or None) as upstream:
             if exchange.watch and upstream.status == 200:
                 exchange.status = exchange.told = upstream.status
@@ -222,12 +227,22 @@ class Relay:
         return response
 
     async def _pump(self, request: web.Request, response: web.StreamResponse, stream: Stream) -> None:
+        late: tuple[bytes, Reorder] | None = None  # an event that waits for the next one to overtake it
         while True:
-            line = await stream.lines.get()
-            if isinstance(line, EOFError):
-                return
-            if isinstance(line, Exception):
+            try:
+                async with asyncio.timeout(None if late is None else late[1].patience_seconds):
+                    line = await stream.lines.get()
+            except TimeoutError:
+                assert late is not None
+                await response.write(late[0])
+                late = None
+                continue
+            if isinstance(line, Exception) and not isinstance(line, EOFError):
                 _reset(request)
+                return
+            if isinstance(line, EOFError):
+                if late is not None:
+                    await response.write(late[0])
                 return
             type_, name = _event_of(line) if line is not None else ("", "")
             ending = self._act(stream.exchange, (Freeze, StreamError, Cut), event=(type_, name))
@@ -236,10 +251,26 @@ class Relay:
                 return
             if line is None:
                 continue
-            rule = self._act(stream.exchange, (Drop, Duplicate), event=(type_, name))
-            copies = 1 if rule is None else 0 if isinstance(rule.action, Drop) else 2
-            if copies:
-                await response.write(line * copies)
+            late = await self._deliver(stream, response, line, event=(type_, name), late=late)
+
+    async def _deliver(
+        self,
+        stream: Stream,
+        response: web.StreamResponse,
+        line: bytes,
+        *,
+        event: tuple[str, str],
+        late: tuple[bytes, Reorder] | None,
+    ) -> tuple[bytes, Reorder] | None:
+        """Pass an event on as the rules say, and after it the one that it overtook; returns the one that waits now."""
+        rule = self._act(stream.exchange, (Drop, Duplicate) if late else (Drop, Duplicate, Reorder), event=event)
+        action = rule.action if rule is not None else None
+        if isinstance(action, Drop):
+            return late
+        if isinstance(action, Reorder):
+            return line, action
+        await response.write((line * 2 if isinstance(action, Duplicate) else line) + (late[0] if late is not None else b""))
+        return None
 
     async def _end(self, rule: Rule, request: web.Request, response: web.StreamResponse, line: bytes | None) -> None:
         if isinstance(rule.action, Freeze):
@@ -309,10 +340,22 @@ def _status(code: int, message: str, *, retry_after_seconds: int | None = None) 
     return status
 
 
-def _refusal(action: Answer) -> web.Response:
+def _refusal(action: Answer, *, continued: str) -> web.Response:
     after = action.retry_after_seconds
     headers = {} if after is None else {"Retry-After": str(after)}
-    return web.json_response(_status(action.status, "injected", retry_after_seconds=after), status=action.status, headers=headers)
+    status = _status(action.status, "injected", retry_after_seconds=after)
+    if action.status == 410 and continued:
+        status["metadata"] = {"continue": _inconsistent(continued)}
+    return web.json_response(status, status=action.status, headers=headers)
+
+
+def _inconsistent(token: str) -> str:
+    """What the API server offers in place of an expired continuation: the same place in the list as it is now."""
+    with contextlib.suppress(ValueError, KeyError, AttributeError):
+        place = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+        place |= {"rv": -1, "start": place["start"].removeprefix("/")}
+        return base64.urlsafe_b64encode(json.dumps(place, separators=(",", ":")).encode()).decode().rstrip("=")
+    return token
 
 
 def _reset(request: web.Request) -> web.Response:

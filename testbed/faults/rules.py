@@ -61,6 +61,16 @@ def writes(path: str = "", *, user_agent: str = "") -> Match:
     return Match(methods=WRITES, path=f"{guard}.*{path}" if guard else path, user_agent=user_agent)
 
 
+def lists(path: str = "") -> Match:
+    """Every request for a list, or the first page of one, by path."""
+    return Match(methods=frozenset({"GET"}), watch=False, path=rf"^(?!.*[?&]continue=).*{path}.*[?&]limit=")
+
+
+def continuations(path: str = "") -> Match:
+    """Every request for a further page of a list, by path; with `Answer(status=410)` its continuation has expired."""
+    return Match(methods=frozenset({"GET"}), watch=False, path=f"{path}.*[?&]continue=")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
     """Wait before the request is forwarded; `jitter_seconds` is the width of a uniform addition."""
@@ -75,6 +85,13 @@ class Answer:
 
     status: int
     retry_after_seconds: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Forward a list that asks for pages with a smaller limit, so that a few objects make several pages."""
+
+    limit: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +136,17 @@ class Duplicate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reorder:
+    """Deliver the event after the one that follows it; in its place after all if none follows within `patience_seconds`.
+
+    An API server keeps the order of all events of a watch, so this is worse than what a real one does: whoever stands it
+    has not come to depend on an order that a stand-in or a bug between may lose.
+    """
+
+    patience_seconds: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StreamError:
     """Send an ERROR event with this code (410: the resourceVersion is too old) and end the watch."""
 
@@ -130,8 +158,8 @@ class Cut:
     """Reset the connection of the watch, in the middle of an event if one is at hand."""
 
 
-RequestAction = Latency | Answer | ResetBefore | ResetAfter | Hold | Call
-EventAction = Drop | Duplicate
+RequestAction = Latency | Answer | Page | ResetBefore | ResetAfter | Hold | Call
+EventAction = Drop | Duplicate | Reorder
 StreamAction = Freeze | StreamError | Cut
 Action = RequestAction | EventAction | StreamAction
 

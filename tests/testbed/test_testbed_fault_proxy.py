@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,9 +25,13 @@ from testbed.faults import (
     Hold,
     Latency,
     Match,
+    Page,
+    Reorder,
     ResetAfter,
     ResetBefore,
     StreamError,
+    continuations,
+    lists,
     writes,
 )
 
@@ -66,12 +71,12 @@ def eventually(look: Callable[[], Any], *, seconds: float = 10) -> Any:
 class Watch:
     """A watch in a thread: the lines it got, and how it ended."""
 
-    def __init__(self, client: httpx.Client, path: str, proxy: FaultProxy) -> None:
+    def __init__(self, client: httpx.Client, path: str, proxy: FaultProxy, *, seconds: int = 20) -> None:
         self._proxy, self._before = proxy, proxy.open_watches
         self.lines: list[str] = []
         self.ended: str | None = None
         version = client.get(path).json()["metadata"]["resourceVersion"]
-        self._query = {"watch": "true", "resourceVersion": version, "timeoutSeconds": "20"}
+        self._query = {"watch": "true", "resourceVersion": version, "timeoutSeconds": str(seconds)}
         self._client, self._path = client, path
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -268,6 +273,103 @@ def test_single_events_are_lost_or_delivered_twice(
     assert mine == ["a", "c", "c", "d"]
     assert (lost.hits, twice.hits) == (1, 1)
     assert proxy.injected == {"Drop": 1, "Duplicate": 1}
+
+
+def test_an_event_is_overtaken_by_the_one_that_follows_it(
+    proxy: FaultProxy, client: httpx.Client, kube_api: httpx.Client, maps: str
+) -> None:
+    with Watch(client, maps, proxy) as watch:
+        rule = proxy.add(Match(watch=True, name="/[be]$"), Reorder(patience_seconds=30))
+        for name in ("a", "b", "c", "d", "e", "f"):
+            kube_api.post(maps, json=config_map(name))
+        eventually(lambda: "e" in watch.names())
+
+    assert [name for name in watch.names() if name in "abcdef"] == ["a", "c", "b", "d", "f", "e"]
+    assert rule.hits == 2
+
+
+def test_an_event_that_none_follows_is_late_but_not_lost(
+    proxy: FaultProxy, client: httpx.Client, kube_api: httpx.Client, maps: str
+) -> None:
+    with Watch(client, maps, proxy) as watch:
+        rule = proxy.add(Match(watch=True, name="/last$"), Reorder(patience_seconds=0.2))
+        kube_api.post(maps, json=config_map("last"))
+        rule.wait_for_hits(timeout_seconds=5)
+        eventually(lambda: "last" in watch.names())
+
+
+def test_an_event_waits_for_one_that_is_delivered_and_comes_before_the_watch_ends(
+    proxy: FaultProxy, client: httpx.Client, kube_api: httpx.Client, maps: str
+) -> None:
+    with Watch(client, maps, proxy, seconds=2) as watch:
+        proxy.add(Match(watch=True, name="/b$"), Drop())
+        proxy.add(Match(watch=True, name="/[ac]$"), Reorder(patience_seconds=30))
+        for name in ("a", "b", "d", "c"):
+            kube_api.post(maps, json=config_map(name))
+        eventually(lambda: watch.ended == "end")
+
+    assert [name for name in watch.names() if name in "abcd"] == ["d", "a", "c"]
+
+
+def test_a_list_comes_in_smaller_pages_and_its_continuation_expires_in_the_middle(
+    proxy: FaultProxy, client: httpx.Client, maps: str
+) -> None:
+    for name in ("a", "b", "c"):
+        client.post(maps, json=config_map(name))
+    paged = [proxy.add(match(maps), Page(limit=1)) for match in (lists, continuations)]
+    first = client.get(maps, params={"limit": "500"}).json()
+    second = client.get(maps, params={"limit": "500", "continue": first["metadata"]["continue"]}).json()
+    assert [len(page["items"]) for page in (first, second)] == [1, 1]
+    assert len(client.get(maps).json()["items"]) >= 3  # who asks for no pages gets none
+    assert [rule.hits for rule in paged] == [1, 1]
+
+    proxy.clear()
+    rule = proxy.add(continuations(maps), Answer(status=410), times=1)
+    query = {"limit": "1", "continue": first["metadata"]["continue"]}
+    expired = client.get(maps, params=query)
+
+    assert (expired.status_code, expired.json()["reason"], rule.hits) == (410, "Expired", 1)
+    rest = client.get(maps, params={"limit": "500", "continue": expired.json()["metadata"]["continue"]}).json()
+    assert len(first["items"]) + len(rest["items"]) >= 3
+    assert client.get(maps, params=query).is_success
+
+
+def test_expiry_is_told_as_the_api_server_tells_it(own_control_plane: ControlPlane) -> None:
+    """Given a token and a version that the server has really forgotten: etcd compacted, its own memory gone with a restart."""
+    plane, maps = own_control_plane, "/api/v1/namespaces/default/configmaps"
+    with FaultProxy(plane) as proxy, proxy.client() as client:
+        for name in ("a", "b", "c"):
+            client.post(maps, json=config_map(name)).raise_for_status()
+        token = client.get(maps, params={"limit": "1"}).json()["metadata"]["continue"]
+        compact(plane, client.post(maps, json=config_map("d")).json()["metadata"]["resourceVersion"])
+        plane.restart_api_server()
+        page = {"limit": "1", "continue": token}
+        watch = {"watch": "true", "resourceVersion": "2", "timeoutSeconds": "5"}
+
+        real_page, real_event = client.get(maps, params=page), json.loads(client.get(maps, params=watch).text)
+        proxy.add(Match(path="continue="), Answer(status=410), times=1)
+        injected_page = client.get(maps, params=page)
+        proxy.add(WATCH, StreamError(code=410), times=1)
+        injected_event = json.loads(client.get(maps, params={**watch, "resourceVersion": ""}).text.splitlines()[-1])
+        proxy.add(WATCH, Answer(status=410), times=1)
+        injected_answer = client.get(maps, params=watch)
+
+    def worded(status: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in status.items() if key != "message"}
+
+    assert real_page.status_code == injected_page.status_code == injected_answer.status_code == 410
+    assert worded(injected_page.json()) == worded(real_page.json())
+    assert injected_event["type"] == real_event["type"] == "ERROR"
+    assert worded(injected_event["object"]) == worded(real_event["object"]) == worded(injected_answer.json())
+
+
+def compact(plane: ControlPlane, version: str) -> None:
+    """Have etcd forget everything older."""
+    pki = plane.directory / "pki"
+    context = ssl.create_default_context(cafile=str(plane.ca_file))
+    context.load_cert_chain(pki / "etcd.crt", pki / "etcd.key")
+    body = {"revision": version, "physical": True}
+    httpx.post(f"{plane.etcd_url}/v3/kv/compaction", json=body, verify=context, trust_env=False).raise_for_status()
 
 
 def test_a_watch_is_told_that_its_version_is_too_old(proxy: FaultProxy, client: httpx.Client, maps: str) -> None:
