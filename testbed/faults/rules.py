@@ -61,14 +61,15 @@ def writes(path: str = "", *, user_agent: str = "") -> Match:
     return Match(methods=WRITES, path=f"{guard}.*{path}" if guard else path, user_agent=user_agent)
 
 
-def lists(path: str = "") -> Match:
-    """Every request for a list, or the first page of one, by path."""
-    return Match(methods=frozenset({"GET"}), watch=False, path=rf"^(?!.*[?&]continue=).*{path}.*[?&]limit=")
+def lists(path: str = "", *, user_agent: str = "") -> Match:
+    """Every request for the first page of a list, by path."""
+    first = rf"^(?!.*[?&]continue=).*{path}.*[?&]limit="
+    return Match(methods=frozenset({"GET"}), watch=False, path=first, user_agent=user_agent)
 
 
-def continuations(path: str = "") -> Match:
+def continuations(path: str = "", *, user_agent: str = "") -> Match:
     """Every request for a further page of a list, by path; with `Answer(status=410)` its continuation has expired."""
-    return Match(methods=frozenset({"GET"}), watch=False, path=f"{path}.*[?&]continue=")
+    return Match(methods=frozenset({"GET"}), watch=False, path=f"{path}.*[?&]continue=", user_agent=user_agent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,15 +18,20 @@ from testbed.faults import (
     Freeze,
     Latency,
     Match,
+    Page,
+    Reorder,
     ResetAfter,
     ResetBefore,
     Rule,
     StreamError,
+    continuations,
+    lists,
     writes,
 )
 
 pytestmark = pytest.mark.slow
 
+OURS = r"^(?!kopf/)"  # user agents other than the watch library's
 EVENTS = Match(watch=True, events=frozenset({"ADDED", "MODIFIED", "DELETED"}))
 
 
@@ -117,6 +122,23 @@ def test_events_that_come_twice_and_watches_that_are_cut_or_too_old(world: World
         Fault(EVENTS, StreamError(code=410), probability=0.2, times=4),
         hits=2,
     )
+
+
+def test_events_that_overtake_each_other(world: World) -> None:
+    run(world, Fault(EVENTS, Reorder(patience_seconds=0.5), probability=0.5), changes=4, hits=10)
+
+
+def test_own_lists_whose_continuation_expires_in_the_middle_while_deletions_get_lost(world: World) -> None:
+    rules = run(
+        world,
+        Fault(Match(watch=True, events=frozenset({"DELETED"})), Drop()),
+        Fault(continuations("/grinstances", user_agent=OURS), Answer(status=410), times=4),
+        Fault(lists(user_agent=OURS), Page(limit=1)),
+        Fault(continuations(user_agent=OURS), Page(limit=1)),
+        changes=4,
+        hits=2,
+    )
+    assert rules[1].hits == 4
 
 
 def test_an_operator_without_a_rival_that_slept_through_its_lease_goes_on_where_it_was(world: World) -> None:

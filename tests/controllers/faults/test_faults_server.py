@@ -12,7 +12,7 @@ from runtime_operator import wait_for
 
 from controllers.runtime import process
 from testbed.control_plane import ControlPlane
-from testbed.faults import Answer, Match, StreamError
+from testbed.faults import Answer, Match, Page, StreamError, continuations, lists
 
 pytestmark = pytest.mark.slow
 
@@ -53,5 +53,23 @@ def test_a_watch_error_that_the_library_holds_for_fatal_ends_the_process_at_once
             assert operator.child.poll() == process.EXIT_FAILED
         assert not world.api.get(lease).json()["spec"].get("holderIdentity")
         world.change()
+    with world.operator():
+        world.converges()
+
+
+def test_a_list_of_the_watch_library_that_expires_between_two_pages_ends_the_process_and_the_next_goes_on(
+    fresh_world: World,
+) -> None:
+    world, theirs = fresh_world, "^kopf/"
+    world.make_pool()
+    with world.operator() as operator:
+        world.converges()
+        world.proxy.add(lists("/grinstances", user_agent=theirs), Page(limit=1))
+        expired = world.proxy.add(continuations("/grinstances", user_agent=theirs), Answer(status=410), times=1)
+        world.proxy.add(Match(watch=True, path="/grinstances"), StreamError(code=410), times=1)  # has it list again
+        expired.wait_for_hits(timeout_seconds=20)
+        wait_for(lambda: operator.child.poll() is not None, seconds=15)
+        assert operator.child.poll() == process.EXIT_FAILED
+    world.change()
     with world.operator():
         world.converges()
