@@ -8,6 +8,7 @@ an explicit null as the API server does: as absent.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import (
     AwareDatetime,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
@@ -203,7 +205,14 @@ def _to_seconds(value: datetime) -> str:
     return value.astimezone(UTC).replace(microsecond=0).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-Time = Annotated[AwareDatetime, PlainSerializer(_to_seconds, return_type=str, when_used="json")]
+def _written_out(value: Any) -> Any:
+    """Refuse numbers and numerals: pydantic would take them as seconds since 1970, the API server does not."""
+    if isinstance(value, datetime) or (isinstance(value, str) and re.match(r"\d{4}-\d\d-\d\d[Tt]", value)):
+        return value
+    raise ValueError("a point in time is written as in 2026-01-31T12:00:00Z")
+
+
+Time = Annotated[AwareDatetime, BeforeValidator(_written_out), PlainSerializer(_to_seconds, return_type=str, when_used="json")]
 """A point in time, RFC 3339 with a zone on the wire, whole seconds."""
 
 _UNITS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from crd_samples import INTENT, MANAGED, POOL_SPEC
@@ -47,6 +48,9 @@ def _plain(schema: Schema, path: str, near_misses: bool) -> Strategy:
 def _strings(schema: Schema) -> Strategy:
     if "enum" in schema:
         return st.sampled_from(schema["enum"])
+    if schema.get("format") == "date-time":
+        seconds = st.integers(0, 4_000_000_000)
+        return seconds.map(lambda second: f"{datetime.fromtimestamp(second, UTC):%Y-%m-%dT%H:%M:%SZ}")
     low, high = schema.get("minLength", 0), schema["maxLength"]
     if "pattern" not in schema:
         return st.text(_TEXT, min_size=low, max_size=min(high, 40))
