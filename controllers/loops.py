@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from controllers.agent_book import AgentBook
 from controllers.allocation.controller import AllocationLoop
 from controllers.allocation.rollup_controller import AllocationRollupLoop
 from controllers.parsed import ParsedObjects
@@ -12,11 +13,11 @@ from controllers.signing_key import KeyPublisher, SigningKey
 
 
 def all_loops() -> list[Loop]:
-    """Fresh loops for one process."""
-    key, parsed = SigningKey(), ParsedObjects()
+    """Fresh loops for one process. The allocation loop enters in `book` what agents say; other loops read it there."""
+    key, parsed, book = SigningKey(), ParsedObjects(), AgentBook()
     return [
         PoolLoop(KeyPublisher(key), parsed),
-        AllocationLoop(key, parsed),
+        AllocationLoop(key, parsed, book),
         AllocationRollupLoop(parsed),
         RoutingLoop(parsed),
     ]

@@ -16,6 +16,7 @@ from contract import agent, answers
 from contract.agent import AgentStatus, Intent, IntentAnswer
 from contract.agent_client import AgentClient
 from contract.errors import ProtocolViolation, Unreachable
+from controllers.agent_book import AgentBook
 from controllers.allocation.agents import TIMEOUT_SECONDS, AgentPort, Agents
 from controllers.runtime.loop import Context
 
@@ -24,9 +25,10 @@ _TIMEOUT = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
 _JSON = {"content-type": "application/json"}
 
 
-def new_agents(ctx: Context) -> Agents:
+def new_agents(ctx: Context, book: AgentBook) -> Agents:
     """Agents over the session of the process, counted in its metrics."""
     return Agents(
+        book=book,
         clock=ctx.clock,
         rng=ctx.rng,
         connect=partial(connect, ctx.http),

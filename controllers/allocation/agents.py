@@ -15,6 +15,7 @@ from typing import Protocol
 
 from contract.agent import AgentStatus, Intent, IntentAnswer
 from contract.errors import ProtocolViolation, Unreachable
+from controllers.agent_book import AgentBook
 from controllers.allocation.sightings import Answered, Garbled, Sighting, Silent
 from controllers.runtime.clock import Clock
 
@@ -41,6 +42,7 @@ class _Record:
     url: str
     sighting: Sighting | None = None
     failures: int = 0
+    heard_s: float = 0.0
     next_s: float = float("-inf")
 
 
@@ -51,6 +53,8 @@ class Agents:
     ----------
     connect
         Makes the port to an address.
+    book
+        Where other loops read what was believed.
     count
         Called with (call, outcome) after each call, for a metric: `status` or `intent`; `silent`, `garbled`,
         `answered` or the agent's word on the intent.
@@ -62,11 +66,13 @@ class Agents:
         clock: Clock,
         rng: random.Random,
         connect: Callable[[str], AgentPort],
+        book: AgentBook,
         count: Callable[[str, str], None] = lambda call, outcome: None,
     ) -> None:
         self._clock = clock
         self._rng = rng
         self._connect = connect
+        self._book = book
         self._count = count
         self._clients: OrderedDict[str, AgentPort] = OrderedDict()
         self._records: dict[str, _Record] = {}
@@ -78,6 +84,12 @@ class Agents:
             await self._ask(record)
         assert record.sighting is not None
         return record.sighting
+
+    def believe(self, uid: str) -> None:
+        """Enter the last answer in the book: whoever knows the instance has found nothing wrong with it."""
+        record = self._records.get(uid)
+        if record is not None and isinstance(record.sighting, Answered):
+            self._book.note(uid, record.sighting.status, now_s=record.heard_s)
 
     async def push(self, uid: str, url: str, intent: Intent) -> IntentAnswer | None:
         """Hand over an intent and have the agent asked again at once; None when it did not answer as it should."""
@@ -111,10 +123,12 @@ class Agents:
     def forget(self, uid: str) -> None:
         """The instance is gone."""
         self._records.pop(uid, None)
+        self._book.forget(uid)
 
     def forget_all(self) -> None:
         """Trust no earlier sighting: this process leads anew."""
         self._records.clear()
+        self._book.forget_all()
 
     def _record(self, uid: str, url: str) -> _Record:
         record = self._records.get(uid)
@@ -134,6 +148,7 @@ class Agents:
             self._note(record, Garbled(why=str(error)), POLL_SECONDS)
         else:
             self._count("status", "answered")
+            record.heard_s = self._clock.monotonic()
             self._note(record, Answered(status=status), POLL_SECONDS)
 
     def _missed(self, record: _Record, why: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from controllers.agent_book import AgentBook
 from controllers.allocation.agent_calls import new_agents
 from controllers.allocation.agents import Agents
 from controllers.allocation.decide import decide
@@ -26,9 +27,10 @@ class AllocationLoop:
     keyed_by = INSTANCES
     watches = (INSTANCES, POOLS, HBM_POLICIES)
 
-    def __init__(self, key: SigningKey, parsed: ParsedObjects) -> None:
+    def __init__(self, key: SigningKey, parsed: ParsedObjects, book: AgentBook) -> None:
         self._parsed = parsed
         self._key = key
+        self._book = book
         self._memory = Memory()
         self._agents: Agents | None = None
 
@@ -41,7 +43,7 @@ class AllocationLoop:
         ctx.store.add_index(INSTANCES, BY_UID, uid_index)
         self._key.forget()
         self._memory = Memory()
-        self._agents = self._agents or new_agents(ctx)
+        self._agents = self._agents or new_agents(ctx, self._book)
         self._agents.forget_all()
 
     async def reconcile(self, key: Key, ctx: Context) -> Result | None:

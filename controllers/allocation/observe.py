@@ -98,13 +98,16 @@ async def observe(ctx: Context, key: Key, agents: Agents, memory: Memory, parsed
     if pushed is not None and pushed.generation != instance.metadata.generation:
         pushed = None
     sighting = await _look(agents, instance)
+    holder = _holder(store, instance, sighting)
+    if isinstance(sighting, Answered) and holder is None:
+        agents.believe(instance.metadata.uid)
     return Observation(
         instance=instance,
         stored=stored,
         pool=pool,
         policy=policy_of(store, pool, operator_namespace=ctx.settings.operator_namespace),
         sighting=sighting,
-        holder=_holder(store, instance, sighting),
+        holder=holder,
         refusal=pushed.refusal if pushed is not None else None,
         push_age=now_s - pushed.at_s if pushed is not None else None,
         write_ages=memory.write_ages(key, now_s=now_s),

@@ -8,11 +8,12 @@ that stands still becomes stale although its agent answers.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from contract.agent import AgentStatus, ServingReport
+from contract.agent import ServingReport
+from controllers.agent_book import Heard
 from controllers.metrics_source.port import InstanceName, PoolMetrics, PoolName, summarize
 from controllers.runtime.clock import Clock
 from policies.measurement import Measurement, measured
@@ -24,38 +25,11 @@ STALE_SECONDS = 60.0
 _KEPT = 32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
-    """A believable status of an agent and the monotonic second at which it came."""
-
-    status: AgentStatus
-    at_s: float
-
-
 class Statuses(Protocol):
-    """Where the last status of an agent is found."""
+    """Where the last status of an agent is found; `AgentBook` is the real one."""
 
     def last(self, uid: str) -> Heard | None:
         """What the agent of the GRInstance with this uid said last, or None."""
-
-
-class StatusBook:
-    """Statuses by uid, written by whoever hears them: `Statuses` over a plain mapping."""
-
-    def __init__(self, statuses: Mapping[str, Heard] | None = None) -> None:
-        self._statuses = dict(statuses or {})
-
-    def note(self, uid: str, status: AgentStatus, *, now_s: float) -> None:
-        """An agent answered within its contract."""
-        self._statuses[uid] = Heard(status=status, at_s=now_s)
-
-    def forget(self, uid: str) -> None:
-        """The instance is gone."""
-        self._statuses.pop(uid, None)
-
-    def last(self, uid: str) -> Heard | None:
-        """What the agent said last."""
-        return self._statuses.get(uid)
 
 
 @dataclass(slots=True)
@@ -64,7 +38,7 @@ class _Track:
     moved_s: float = 0.0
 
 
-class AgentMetrics:
+class AgentsSource:
     """`MetricsSource` over the agents' statuses.
 
     Parameters

@@ -14,6 +14,7 @@ from loop_objects import agent_status
 
 from contract.agent import AgentStatus, Intent, IntentAnswer, IntentStatus
 from contract.errors import ProtocolViolation, Unreachable
+from controllers.agent_book import AgentBook, Heard
 from controllers.allocation.agent_calls import SessionAgent
 from controllers.allocation.agents import Agents
 from controllers.allocation.sightings import Answered, Garbled, Silent
@@ -47,7 +48,7 @@ class ScriptedAgent:
 
 def build() -> tuple[Agents, ScriptedAgent, FakeClock]:
     clock, agent = FakeClock(), ScriptedAgent()
-    return Agents(clock=clock, rng=random.Random(1), connect=lambda url: agent), agent, clock
+    return Agents(clock=clock, rng=random.Random(1), connect=lambda url: agent, book=AgentBook()), agent, clock
 
 
 async def test_an_agent_is_asked_once_in_ten_seconds_however_often_one_looks() -> None:
@@ -110,6 +111,38 @@ async def test_another_address_is_another_agent_and_a_new_term_trusts_no_old_sig
     assert agent.asked == 3
 
 
+async def test_only_what_was_believed_stands_in_the_book_with_the_second_at_which_it_came() -> None:
+    clock, agent, book = FakeClock(), ScriptedAgent(), AgentBook()
+    agents = Agents(clock=clock, rng=random.Random(1), connect=lambda url: agent, book=book)
+    agents.believe("u")
+    await agents.look("u", "http://a")
+    assert book.last("u") is None
+    heard_s = clock.monotonic()
+    await clock.advance(5)
+    agents.believe("u")
+    await agents.look("u", "http://a")  # not asked again yet
+    agents.believe("u")
+    assert book.last("u") == Heard(status=agent_status(), at_s=heard_s)
+    await clock.advance(10)
+    agent.trouble = Unreachable("refused")
+    await agents.look("u", "http://a")
+    agents.believe("u")
+    assert book.last("u") == Heard(status=agent_status(), at_s=heard_s)  # silence enters nothing; readers judge by age
+
+
+@pytest.mark.parametrize("how", ["the instance is gone", "a new term of leadership"])
+async def test_the_book_forgets_together_with_the_agents(how: str) -> None:
+    agent, book = ScriptedAgent(), AgentBook()
+    agents = Agents(clock=FakeClock(), rng=random.Random(1), connect=lambda url: agent, book=book)
+    await agents.look("u", "http://a")
+    agents.believe("u")
+    if how == "the instance is gone":
+        agents.forget("u")
+    else:
+        agents.forget_all()
+    assert book.last("u") is None
+
+
 async def test_the_number_of_clients_is_bounded(monkeypatch: Any) -> None:
     monkeypatch.setattr("controllers.allocation.agents.CLIENTS_KEPT", 2)
     made: list[ScriptedAgent] = []
@@ -118,7 +151,7 @@ async def test_the_number_of_clients_is_bounded(monkeypatch: Any) -> None:
         made.append(ScriptedAgent())
         return made[-1]
 
-    agents = Agents(clock=FakeClock(), rng=random.Random(1), connect=connect)
+    agents = Agents(clock=FakeClock(), rng=random.Random(1), connect=connect, book=AgentBook())
     for number in range(4):
         await agents.look(f"u{number}", f"http://{number}")
     assert [agent.closed for agent in made] == [True, True, False, False]

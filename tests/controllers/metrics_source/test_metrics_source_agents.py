@@ -7,7 +7,8 @@ import pytest
 
 from contract.agent import AgentStatus, EngineReport, ServingReport
 from contract.engine import PreInferCounters, PreInferRequest, RankRequest
-from controllers.metrics_source.agents import AgentMetrics, StatusBook
+from controllers.agent_book import AgentBook
+from controllers.metrics_source.agents import AgentsSource
 from controllers.metrics_source.port import InstanceName, PoolMetrics, PoolName, SourceState
 from controllers.runtime.clock import FakeClock
 from dataplane.agent.report import serving_of
@@ -61,8 +62,8 @@ class World:
 
     def __init__(self) -> None:
         self.clock = FakeClock()
-        self.book = StatusBook()
-        self.source = AgentMetrics(self.book, clock=self.clock)
+        self.book = AgentBook()
+        self.source = AgentsSource(self.book, clock=self.clock)
 
     def hear(self, uid: str, heard: AgentStatus) -> None:
         self.book.note(uid, heard, now_s=self.clock.monotonic())
