@@ -20,6 +20,7 @@ class Module:
     name: str
     version: str
     linker_flags: tuple[str, ...] = ()
+    build: int = 1  # raised when the same version is built another way, so that an older program in the cache is not taken
 
     @property
     def cache_name(self) -> str:
@@ -56,10 +57,18 @@ def _kubernetes(version: str) -> Module:
     return Module("kubernetes", version, tuple(flags))
 
 
+def _helm(version: str, *, client_go: str) -> Module:
+    """Without a cluster Helm takes Kubernetes to be 1.20, and refuses a chart that needs more, unless its client's is stamped."""
+    major, minor = client_go.split(".")
+    packages = ("helm.sh/helm/v3/pkg/chartutil", "helm.sh/helm/v3/pkg/lint/rules")
+    stamps = [f"-X {name}.k8sVersion{part}={value}" for name in packages for part, value in (("Major", major), ("Minor", minor))]
+    return Module("helm", version, (f"-X helm.sh/helm/v3/internal/version.version=v{version}", *stamps), build=2)
+
+
 KUBERNETES = _kubernetes("1.34.4")
 ETCD = Module("etcd", "3.6.6")
 COREDNS = Module("coredns", "1.12.4")
-HELM = Module("helm", "3.19.2", ("-X helm.sh/helm/v3/internal/version.version=v3.19.2",))
+HELM = _helm("3.19.2", client_go="1.34")
 
 PROGRAMS: dict[str, Program] = {
     program.name: program
