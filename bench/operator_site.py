@@ -19,7 +19,7 @@ from typing import Any, Self
 import httpx
 
 from bench.operator_farm import POOL_BYTES, AgentFarm
-from controllers.runtime.rbac import Scope, policy_rules
+from controllers.runtime.rbac import Scope, bound_role, policy_rules
 from testbed import processes
 from testbed.control_plane import ControlPlane
 
@@ -271,16 +271,10 @@ class Site:
         self._post("/api/v1/namespaces", {"metadata": {"name": self.namespace}})
         self._post(f"/api/v1/namespaces/{self.namespace}/serviceaccounts", {"metadata": {"name": "operator"}})
         rules = [rule for scope in Scope for rule in policy_rules(scope)]
+        role, binding = bound_role("operator", rules, account="operator", namespace=self.namespace, cluster=False)
         roles = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{self.namespace}"
-        self._post(f"{roles}/roles", {"metadata": {"name": "operator"}, "rules": rules})
-        self._post(
-            f"{roles}/rolebindings",
-            {
-                "metadata": {"name": "operator"},
-                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "operator"},
-                "subjects": [{"kind": "ServiceAccount", "name": "operator", "namespace": self.namespace}],
-            },
-        )
+        self._post(f"{roles}/roles", role)
+        self._post(f"{roles}/rolebindings", binding)
         self.kubeconfig = self.plane.service_account_kubeconfig(self.namespace, "operator")
         self._post(f"{GROUP}/namespaces/{self.namespace}/routingpolicies", _ROUTING)
         for first in range(0, self.instances, PER_POOL):

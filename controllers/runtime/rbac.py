@@ -102,6 +102,22 @@ def policy_rules(scope: Scope, rules: Iterable[Rule] = RULES) -> list[dict[str, 
     ]
 
 
+def bound_role(name: str, rules: list[dict[str, Any]], *, account: str, namespace: str, cluster: bool) -> list[dict[str, Any]]:
+    """A role with its binding to a ServiceAccount: in the account's namespace, or for the whole cluster."""
+    kind = "ClusterRole" if cluster else "Role"
+    api = "rbac.authorization.k8s.io"
+    metadata = {"name": name, **({} if cluster else {"namespace": namespace})}
+    role = {"apiVersion": f"{api}/v1", "kind": kind, "metadata": metadata, "rules": rules}
+    binding = {
+        "apiVersion": f"{api}/v1",
+        "kind": f"{kind}Binding",
+        "metadata": metadata,
+        "roleRef": {"apiGroup": api, "kind": kind, "name": name},
+        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
+    }
+    return [role, binding]
+
+
 def grants(rules: Iterable[Rule] = RULES) -> Iterator[tuple[Rule, str]]:
     """Each rule with each of its verbs."""
     for rule in rules:

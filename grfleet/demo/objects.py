@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controllers.runtime.rbac import RULES, Scope, policy_rules
+from controllers.runtime.rbac import Scope, bound_role, policy_rules
 from simulator.workloads import demo as traffic
 
 OPERATOR_NAMESPACE = "grfleet-system"
@@ -38,18 +38,18 @@ Object = dict[str, Any]
 
 def operator_objects() -> list[Object]:
     """Return namespace, ServiceAccount and exactly the rules of `controllers.runtime.rbac`."""
-    subject = {"kind": "ServiceAccount", "name": OPERATOR_ACCOUNT, "namespace": OPERATOR_NAMESPACE}
     objects: list[Object] = [
         *({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in (OPERATOR_NAMESPACE, *NAMESPACES)),
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _metadata(OPERATOR_ACCOUNT, OPERATOR_NAMESPACE)},
     ]
-    for scope, kind in ((Scope.SERVED, "ClusterRole"), (Scope.OPERATOR, "Role")):
-        name = f"{OPERATOR_ACCOUNT}-{scope.value}"
-        metadata: Object = {"name": name} if kind == "ClusterRole" else _metadata(name, OPERATOR_NAMESPACE)
-        api = {"apiVersion": "rbac.authorization.k8s.io/v1"}
-        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name}
-        objects.append({**api, "kind": kind, "metadata": metadata, "rules": policy_rules(scope, RULES)})
-        objects.append({**api, "kind": f"{kind}Binding", "metadata": metadata, "roleRef": reference, "subjects": [subject]})
+    for scope in Scope:
+        objects += bound_role(
+            f"{OPERATOR_ACCOUNT}-{scope.value}",
+            policy_rules(scope),
+            account=OPERATOR_ACCOUNT,
+            namespace=OPERATOR_NAMESPACE,
+            cluster=scope is Scope.SERVED,
+        )
     return objects
 
 

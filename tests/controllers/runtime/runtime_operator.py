@@ -21,7 +21,7 @@ from controllers.runtime import process
 from controllers.runtime.conditions import Condition, conditions_of, set_conditions
 from controllers.runtime.controller import Result
 from controllers.runtime.loop import Context
-from controllers.runtime.rbac import RULES, Scope, policy_rules
+from controllers.runtime.rbac import RULES, Scope, bound_role, policy_rules
 from controllers.runtime.resources import INSTANCES, POOLS, Key, ResourceType, identity
 from controllers.runtime.store import Store, WatchEvent
 from testbed.control_plane import ControlPlane
@@ -64,20 +64,12 @@ class ReadyLoop:
 
 def grant(kubectl: Callable[..., Any], namespace: str, account: str, *, rules: list[dict[str, Any]], cluster: bool) -> None:
     """Bind rules to a ServiceAccount of the namespace, as a Role there or as a ClusterRole."""
-    kind = "ClusterRole" if cluster else "Role"
-    name = f"{namespace}-{account}-{kind.lower()}"
-    place: dict[str, Any] = {} if cluster else {"namespace": namespace}
-    api: dict[str, Any] = {"apiVersion": "rbac.authorization.k8s.io/v1"}
-    subject = {"kind": "ServiceAccount", "name": account, "namespace": namespace}
-    role = {**api, "kind": kind, "metadata": {"name": name, **place}, "rules": rules}
-    binding = {
-        **api,
-        "kind": f"{kind}Binding",
-        "metadata": {"name": name, **place},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name},
-        "subjects": [subject],
+    name = f"{namespace}-{account}-{'clusterrole' if cluster else 'role'}"
+    items = {
+        "apiVersion": "v1",
+        "kind": "List",
+        "items": bound_role(name, rules, account=account, namespace=namespace, cluster=cluster),
     }
-    items = {"apiVersion": "v1", "kind": "List", "items": [role, binding]}
     kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", input=json.dumps(items))
 
 
