@@ -21,7 +21,7 @@ from aiohttp import web
 from contract.listening import CannotListen, listening
 from engines.reference.clock import ModelClock
 from engines.reference.options import ConfigError, read_config
-from engines.reference.server import application
+from engines.reference.server import application, serving_application
 from simulator.core.instance import GRInstanceCore
 
 #: How long open connections may hold the exit back; answers take microseconds, so nothing needs longer.
@@ -38,18 +38,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
             core.warm()
         token = options.token_file.read_text().strip() if options.token_file else None
         check_listen(options.listen, token)
+        if options.serve is not None and not options.serve.startswith("http://"):
+            raise ConfigError(f"--serve: {options.serve!r}; use http://host:PORT")
     except (ConfigError, ValueError, OSError, msgspec.MsgspecError) as error:
         fail(str(error))
     try:
-        uvloop.run(serve(core, options.listen, token))
+        uvloop.run(serve(core, options.listen, token, options.serve))
     except CannotListen as error:
-        fail(f"--listen: {error}")
+        fail(f"--listen or --serve: {error}")
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
     line = argparse.ArgumentParser(prog="grfleet-reference-engine", description=__doc__)
     line.add_argument("--listen", required=True, help="unix:/path/to/socket or http://127.0.0.1:PORT (0 picks a free port)")
+    line.add_argument(
+        "--serve",
+        metavar="URL",
+        help="http://host:PORT at which callers of the pool rank, besides --listen; it changes no setting, so it needs no token",
+    )
     line.add_argument("--token-file", type=Path, help="bearer token that callers must present; needed beyond loopback")
     line.add_argument("--config", type=Path, help="JSON file with any of the fields below and the accelerator's constants")
     line.add_argument("--seed", type=int, default=1, help="seeds the warm start")
@@ -85,17 +92,25 @@ def check_listen(listen: str, token: str | None) -> None:
         raise ConfigError(f"--listen: {parts.hostname} is not a loopback address; give --token-file")
 
 
-async def serve(core: GRInstanceCore, listen: str, token: str | None) -> None:
-    """Serve until SIGTERM or SIGINT; print the address as one JSON line once ready."""
-    app = application(core, ModelClock(time.monotonic), token=token)
-    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=SHUTDOWN_S)
+async def serve(core: GRInstanceCore, listen: str, token: str | None, serving: str | None = None) -> None:
+    """Serve until SIGTERM or SIGINT; print the address, or both, as one JSON line once ready."""
+    clock = ModelClock(time.monotonic)
     stopped = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stopped.set)
-    async with listening(runner, listen) as address:
-        sys.stdout.write(json.dumps({"listen": address, "startId": core.start_id, "emulation": True}) + "\n")
+    async with contextlib.AsyncExitStack() as stack:
+        said: dict[str, object] = {"startId": core.start_id, "emulation": True}
+        said["listen"] = await stack.enter_async_context(listening(runner_of(application(core, clock, token=token)), listen))
+        if serving is not None:
+            said["serve"] = await stack.enter_async_context(listening(runner_of(serving_application(core, clock)), serving))
+        sys.stdout.write(json.dumps(said) + "\n")
         sys.stdout.flush()
         await stopped.wait()
+
+
+def runner_of(app: web.Application) -> web.AppRunner:
+    """Return what serves an application until its listener ends."""
+    return web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=SHUTDOWN_S)
 
 
 def fail(message: str) -> NoReturn:

@@ -41,18 +41,25 @@ class EngineServer:
         """Return the routes, all under the contract's prefix, and /metrics."""
         at = engine.PREFIX
         return [
+            *self.serving_routes(),
             web.get(f"{at}/describe", self.describe),
             web.get(f"{at}/observe", self.observe),
             web.get(f"{at}/samples", self.samples),
-            web.get(f"{at}/ready", self.ready),
             web.put(f"{at}/split", self.split),
             web.put(f"{at}/limits", self.limits),
-            web.post(f"{at}/rank", self.rank),
-            web.post(f"{at}/pre-infer", self.pre_infer),
-            web.post(f"{at}/prefetch", self.prefetch),
             web.post(f"{at}/evict", self.evict),
             web.post(f"{at}/invalidate", self.invalidate),
             web.post(f"{at}/drain", self.drain),
+        ]
+
+    def serving_routes(self) -> list[web.RouteDef]:
+        """Return the routes that callers of a pool need: nothing that changes a setting or tells of users."""
+        at = engine.PREFIX
+        return [
+            web.get(f"{at}/ready", self.ready),
+            web.post(f"{at}/rank", self.rank),
+            web.post(f"{at}/pre-infer", self.pre_infer),
+            web.post(f"{at}/prefetch", self.prefetch),
             web.get("/metrics", self.metrics),
         ]
 
@@ -161,4 +168,11 @@ def application(core: GRInstanceCore, clock: ModelClock, *, token: str | None = 
     middlewares = [answer_errors] if token is None else [require_token(token), answer_errors]
     app = web.Application(middlewares=middlewares, client_max_size=MAX_BODY_BYTES)
     app.add_routes(EngineServer(core, clock).routes())
+    return app
+
+
+def serving_application(core: GRInstanceCore, clock: ModelClock) -> web.Application:
+    """Return the web application for callers of the pool, who have no token and may change nothing."""
+    app = web.Application(middlewares=[answer_errors], client_max_size=MAX_BODY_BYTES)
+    app.add_routes(EngineServer(core, clock).serving_routes())
     return app

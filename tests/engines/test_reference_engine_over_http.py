@@ -62,12 +62,32 @@ async def test_port_zero_prints_the_port_that_was_chosen(tmp_path: Path, new_eng
     assert await process.stop() == (0, "")
 
 
+async def test_callers_of_the_pool_rank_at_an_address_of_their_own_where_nothing_can_be_set(
+    tmp_path: Path, new_engine: Callable[..., EngineProcess]
+) -> None:
+    process = new_engine("--listen", f"unix:{tmp_path}/engine.sock", "--serve", "http://127.0.0.1:0")
+    ready = await process.start()
+    async with EngineClient(ready["serve"]) as caller, EngineClient(ready["listen"]) as agent:
+        assert (await caller.ready()).ready
+        assert (await caller.rank(rank(1))).kv_tokens_hit == 0
+        assert (await agent.observe()).counters.requests == 1
+        split = engine.SplitRequest(
+            start_id=ready["startId"], revision=1, emb_bytes=1 << 20, kv_bytes=1 << 20, refill_bytes_per_second=1
+        )
+        for forbidden in (caller.observe(), caller.put_split(split), caller.drain()):
+            with pytest.raises(ProtocolViolation, match="404"):
+                await forbidden
+        assert (await agent.observe()).split.revision == 0
+    assert await process.stop() == (0, "")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--listen", "ftp://127.0.0.1:1"], "--listen"),
         (["--listen", "http://0.0.0.0:0"], "--token-file"),
         (["--listen", "unix:/nowhere/at/all.sock"], "--listen"),
+        (["--listen", "http://127.0.0.1:0", "--serve", "unix:/tmp/x.sock"], "--serve"),
         (["--listen", "http://127.0.0.1:0", "--emb-percent", "101"], "embPercent"),
         (["--listen", "http://127.0.0.1:0", "--p99-ms", "0"], "p99Ms"),
         (["--listen", "http://127.0.0.1:0", "--config", "/no/such/file.json"], "file.json"),
