@@ -26,7 +26,7 @@ demo: $(STAMP)  ## a real API server, operator, 8 agents, 8 engines, a real trac
 	@$(BIN)/grfleet demo $(DEMO_ARGS)
 
 test: $(STAMP)  ## all tests that need no node, on a real Kubernetes control plane
-	@$(BIN)/grfleet testbed build
+	@$(BIN)/grfleet testbed build --kwok
 	@$(BIN)/pytest -n 2 -m "not node" --dist loadscope $(TEST_ARGS)
 
 e2e: $(STAMP)  ## real pods on a real node of this machine (needs root): the chart's operator, pools, faults
@@ -43,7 +43,7 @@ format: $(STAMP)  ## let ruff format and fix what it can
 	@$(BIN)/ruff check --fix .
 
 bench: $(STAMP)  ## every benchmark; results under docs/results
-	@$(BIN)/grfleet testbed build
+	@$(BIN)/grfleet testbed build --kwok
 	@$(BIN)/python -m bench all $(BENCH_ARGS)
 
 generate: $(STAMP)  ## regenerate manifests, chart copies and reference docs from the models

@@ -16,9 +16,10 @@ from testbed import processes, state
 from testbed.binaries import BinariesMissingError, ensure_binaries
 from testbed.control_plane import ControlPlane, ControlPlaneError
 from testbed.debian import DebianError, ensure_debian_tree
+from testbed.kwok import FakeCluster
 from testbed.node.cluster import PACKAGES, LocalCluster
 from testbed.node.namespaces import NodeError
-from testbed.versions import DEFAULT_PROGRAMS, NODE_PROGRAMS
+from testbed.versions import DEFAULT_PROGRAMS, FAKE_NODE_PROGRAMS, NODE_PROGRAMS
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="A real Kubernetes control plane on this machine.")
 
@@ -39,12 +40,15 @@ def up(
     ] = None,
     detach: Annotated[bool, typer.Option("--detach", "--keep", help="Return at once and leave it running until `down`.")] = False,
     node: Annotated[bool, typer.Option("--node", help="With one real node that runs pods (needs root).")] = False,
+    kwok: Annotated[int, typer.Option("--kwok", min=0, max=5000, help="With so many fake nodes that run nothing.")] = 0,
 ) -> None:
     """Start a control plane, print its KUBECONFIG line, and stop it on Ctrl-C."""
+    if node and kwok:
+        raise typer.BadParameter("a cluster has one real node or fake ones", param_hint="--kwok")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     place = directory.resolve() if directory else None
-    cluster = LocalCluster(place, progress=_say) if node else None
+    cluster = LocalCluster(place, progress=_say) if node else FakeCluster(kwok, place, progress=_say) if kwok else None
     plane = ControlPlane(place, progress=_say) if cluster is None else cluster.plane
     started = False
     try:
@@ -101,10 +105,12 @@ def build(
     node: Annotated[
         bool, typer.Option("--node", help="Also what a real node needs: kubelet, containerd and companions.")
     ] = False,
+    kwok: Annotated[bool, typer.Option("--kwok", help="Also what fake nodes need: kwok and the scheduler.")] = False,
 ) -> None:
     """Find, download or build every program, and print where each is and where it came from."""
     try:
-        found = ensure_binaries((*DEFAULT_PROGRAMS, *NODE_PROGRAMS) if node else DEFAULT_PROGRAMS, progress=_say)
+        names = (*DEFAULT_PROGRAMS, *(NODE_PROGRAMS if node else ()), *(FAKE_NODE_PROGRAMS if kwok else ()))
+        found = ensure_binaries(tuple(dict.fromkeys(names)), progress=_say)
         tree = ensure_debian_tree(PACKAGES, progress=_say) if node else None
     except (BinariesMissingError, DebianError, OSError) as error:
         _say(str(error))

@@ -37,6 +37,7 @@ _COMPONENT_USERS = {
     "kube-scheduler": ("system:kube-scheduler", ""),
     "kube-proxy": ("system:kube-proxy", ""),
     "coredns": ("testbed:coredns", ""),
+    "kwok": ("testbed:kwok", ""),
     "kubelet": (f"system:node:{NODE_NAME}", ",system:nodes"),
 }
 _VALIDITY = datetime.timedelta(days=365)

@@ -14,6 +14,7 @@ from typing import Protocol
 import httpx
 import pytest
 
+from testbed import kwok
 from testbed.binaries import Binaries, find_binaries
 from testbed.control_plane import ControlPlane
 from testbed.node.cluster import LocalCluster, why_not
@@ -21,6 +22,7 @@ from testbed.versions import CONTROL_PLANE_PROGRAMS
 
 _REASON = "no Kubernetes control plane"
 _NODE_REASON = "no Kubernetes node"
+_KWOK_REASON = "no fake nodes"
 _NODE_FIXTURES = {"node_parts", "node_cluster"}
 
 
@@ -45,6 +47,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     reasons = [str(getattr(report, "longrepr", "")) for report in terminalreporter.stats.get("skipped", ())]
     for reason, remedy in (
         (_REASON, "`make setup` builds its programs"),
+        (_KWOK_REASON, "`grfleet testbed build --kwok` makes their programs"),
         (_NODE_REASON, "`grfleet testbed build --node` makes its programs, and it needs root"),
     ):
         if count := sum(reason in text for text in reasons):
@@ -88,6 +91,20 @@ def node_parts() -> None:
 def node_cluster(node_parts: None) -> Iterator[LocalCluster]:
     """The cluster with one real node of this test process (about 10 s to start); a namespace for each test."""
     with LocalCluster() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def kwok_parts(testbed_binaries: Binaries) -> None:
+    """Skips the test where the programs of fake nodes are missing; for tests that start their own."""
+    if (reason := kwok.why_not()) is not None:
+        pytest.skip(f"{_KWOK_REASON}: {reason}")
+
+
+@pytest.fixture(scope="session")
+def kwok_cluster(kwok_parts: None) -> Iterator[kwok.FakeCluster]:
+    """The cluster with a few fake nodes of this test process (about 4 s to start); a namespace for each test."""
+    with kwok.FakeCluster(4) as running:
         yield running
 
 

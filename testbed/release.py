@@ -17,7 +17,7 @@ from pathlib import Path
 
 import httpx
 
-from testbed.versions import COREDNS, ETCD, HELM, KUBERNETES, Program
+from testbed.versions import COREDNS, ETCD, HELM, KUBERNETES, KWOK, Program
 
 _CONNECT_SECONDS, _READ_SECONDS, _TOTAL_SECONDS = 3.0, 8.0, 180.0
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -47,8 +47,10 @@ def artifact(program: Program, machine: str) -> Artifact:
     Raises
     ------
     ReleaseError
-        There is no release for that machine.
+        There is no release for that machine, or none with a checksum.
     """
+    if program.module is KWOK:
+        raise ReleaseError(f"{program.name}: no checksum is published beside its release")
     arch = _MACHINES.get(machine)
     if arch is None:
         raise ReleaseError(f"no release for {machine}")

@@ -25,7 +25,7 @@ class Module:
     @property
     def cache_name(self) -> str:
         """Folder of the cache that holds this module's programs, such as ``etcd-v3.6.6``."""
-        return f"{self.name}-v{self.version}"
+        return f"{self.name}-v{self.version}" + (f"-{self.build}" if self.build > 1 else "")
 
     @property
     def directory(self) -> Path:
@@ -68,6 +68,7 @@ def _helm(version: str, *, client_go: str) -> Module:
 KUBERNETES = _kubernetes("1.34.4")
 ETCD = Module("etcd", "3.6.6")
 COREDNS = Module("coredns", "1.12.4")
+KWOK = Module("kwok", "0.7.0")
 HELM = _helm("3.19.2", client_go="1.34")
 
 PROGRAMS: dict[str, Program] = {
@@ -82,9 +83,12 @@ PROGRAMS: dict[str, Program] = {
         Program("kubelet", KUBERNETES, "k8s.io/kubernetes/cmd/kubelet"),
         Program("kube-proxy", KUBERNETES, "k8s.io/kubernetes/cmd/kube-proxy"),
         Program("coredns", COREDNS, "."),
+        Program("kwok", KWOK, "sigs.k8s.io/kwok/cmd/kwok"),
     )
 }
 CONTROL_PLANE_PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl")
 # Only a real node needs these, and a real node needs root, so they are made on demand and never by default.
 NODE_PROGRAMS = ("kube-scheduler", "kubelet", "kube-proxy", "coredns")
-DEFAULT_PROGRAMS = tuple(name for name in PROGRAMS if name not in NODE_PROGRAMS)
+# Only a scale test needs these.
+FAKE_NODE_PROGRAMS = ("kube-scheduler", "kwok")
+DEFAULT_PROGRAMS = tuple(name for name in PROGRAMS if name not in (*NODE_PROGRAMS, *FAKE_NODE_PROGRAMS))
