@@ -4,20 +4,36 @@ Each command lives in the room that it belongs to; this file only mounts them. I
 answers at once.
 """
 
+import sys
+from pathlib import Path
+
 import typer
 
+from grfleet.access import FlagsAnywhereGroup
 from grfleet.decisions import decisions
 from grfleet.demo.command import demo
+from grfleet.top.command import top
 from testbed.cli import app as testbed_app
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Control plane for generative recommendation fleets.")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    cls=FlagsAnywhereGroup,
+    help="Control plane for generative recommendation fleets.",
+)
 app.add_typer(testbed_app, name="testbed", help="A real Kubernetes control plane on this machine.")
 app.command("demo")(demo)
+app.command("top")(top)
 app.command("decisions")(decisions)
 
 
 def main() -> None:
-    app()
+    app(prog_name=program_name(sys.argv[0]))
+
+
+def program_name(invoked: str) -> str:
+    """What the user typed: kubectl starts its plugins by their path."""
+    return "kubectl grfleet" if Path(invoked).name.startswith("kubectl-grfleet") else "grfleet"
 
 
 if __name__ == "__main__":

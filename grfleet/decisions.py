@@ -5,10 +5,8 @@ network path to the agent.
 """
 
 import asyncio
-import logging
-import os
 import sys
-from typing import Annotated, Any, cast
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -17,33 +15,31 @@ from rich.table import Table
 from contract.agent import MAX_DECISIONS, DecisionRecord
 from contract.agent_client import AgentClient
 from contract.errors import ProtocolViolation, Unreachable
+from controllers.runtime.errors import ReconcileError
+from controllers.runtime.resources import INSTANCES, Key
+from grfleet.access import Failed, KubeFlags, reach, takes_kube_flags, why
 
 
+@takes_kube_flags
 def decisions(
     instance: Annotated[
         str, typer.Argument(help="Name of the GRInstance, as `kubectl get gri -A` lists it.", metavar="INSTANCE")
     ],
-    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the GRInstance.")] = "default",
     last: Annotated[int, typer.Option(help="How many of the newest decisions to print.", min=1, max=1000)] = 20,
     agent: Annotated[str, typer.Option(help="Ask this agent URL instead of looking the instance up.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, inputs included.")] = False,
+    *,
+    kube: KubeFlags,
 ) -> None:
     """Print the last decisions of an instance's agent: the split it left, the one it chose, which layer chose, and why.
 
     docs/agent.md explains the reasons. Applied `no`: this round did not move the split.
     """
-    url = agent or _agent_url(instance, namespace)
     try:
-        records = asyncio.run(_fetch(url))
-    except ValueError as error:  # what the client says of an address that is none
-        raise _Failed(f"--agent: {error}") from error
-    except Unreachable as error:
-        raise _Failed(
-            f"no agent answers at {url} ({error}); check that it runs and that this machine reaches that address, "
-            "or give another one with --agent"
-        ) from error
-    except ProtocolViolation as error:
-        raise _Failed(f"what answers at {url} does not speak the agent contract: {error}") from error
+        records = asyncio.run(_records(instance, agent, kube))
+    except Failed as error:
+        typer.echo(f"decisions: {error}", err=True)
+        raise typer.Exit(1) from error
     if as_json:
         import msgspec
 
@@ -53,12 +49,19 @@ def decisions(
     Console(width=None if sys.stdout.isatty() else 160).print(_table(instance, records[-last:]))
 
 
-class _Failed(typer.Exit):
-    """Ends the command with status 1 and one line that says what to do."""
-
-    def __init__(self, message: str) -> None:
-        typer.echo(f"decisions: {message}", err=True)
-        super().__init__(1)
+async def _records(instance: str, agent: str, kube: KubeFlags) -> list[DecisionRecord]:
+    url = agent or await _agent_url(instance, kube)
+    try:
+        return await _fetch(url)
+    except ValueError as error:  # what the client says of an address that is none
+        raise Failed(f"--agent: {error}") from error
+    except Unreachable as error:
+        raise Failed(
+            f"no agent answers at {url} ({error}); check that it runs and that this machine reaches that address, "
+            "or give another one with --agent"
+        ) from error
+    except ProtocolViolation as error:
+        raise Failed(f"what answers at {url} does not speak the agent contract: {error}") from error
 
 
 async def _fetch(url: str) -> list[DecisionRecord]:
@@ -75,36 +78,21 @@ async def _fetch(url: str) -> list[DecisionRecord]:
     return records
 
 
-def _agent_url(instance: str, namespace: str) -> str:
-    from kubernetes import client, config
-    from kubernetes.client.exceptions import ApiException
-    from urllib3.exceptions import HTTPError
-
-    logging.getLogger("urllib3").setLevel(logging.ERROR)  # each of its retries would be a line before ours
+async def _agent_url(instance: str, kube: KubeFlags) -> str:
     try:
-        config.load_kube_config(config_file=os.environ.get("KUBECONFIG"))  # as it is now, not at the library's import
-    except config.ConfigException as error:
-        try:
-            config.load_incluster_config()
-        except config.ConfigException:
-            raise _Failed(f"{error} Set KUBECONFIG, or name the agent with --agent URL") from error
-    try:
-        api = client.CustomObjectsApi()
-        found = cast(
-            dict[str, Any], api.get_namespaced_custom_object("grfleet.dev", "v1alpha1", namespace, "grinstances", instance)
-        )
-    except ApiException as error:
-        if error.status == 404:
-            why = f"no GRInstance {instance} in namespace {namespace}; `kubectl get gri -A` lists all, -n chooses the namespace"
-        else:
-            why = f"the API server refused to show GRInstance {namespace}/{instance}: {error.status} {error.reason}"
-        raise _Failed(why) from error
-    except HTTPError as error:
-        server = client.Configuration.get_default_copy().host
-        raise _Failed(f"the API server at {server} does not answer; check KUBECONFIG") from error
+        async with reach(kube) as cluster:
+            where = Key(cluster.namespace, instance)
+            try:
+                found = await cluster.kube.get(INSTANCES, where)
+            except ReconcileError as error:
+                raise Failed(why(error, cluster)) from error
+    except Failed as error:
+        raise Failed(f"{error}; --agent URL does without the API server") from error
+    if found is None:
+        raise Failed(f"no GRInstance {instance} in namespace {where.namespace}; `kubectl get gri -A` lists all, -n chooses")
     url = found.get("spec", {}).get("source", {}).get("agentURL", "")
     if not url:
-        raise _Failed(f"GRInstance {namespace}/{instance} names no agent (spec.source.agentURL)")
+        raise Failed(f"GRInstance {where} names no agent (spec.source.agentURL)")
     return str(url)
 
 

@@ -27,8 +27,10 @@ Middleware = Callable[
 ]
 
 
-async def load_api_client(kubeconfig: str | None) -> kubernetes_client.ApiClient:
+async def load_api_client(kubeconfig: str | None, *, context: str | None = None) -> kubernetes_client.ApiClient:
     """A client from the given kubeconfig, else from the pod's ServiceAccount, else from the usual kubeconfig.
+
+    ``context`` chooses among those of a kubeconfig; None takes its current one.
 
     Raises
     ------
@@ -42,7 +44,9 @@ async def load_api_client(kubeconfig: str | None) -> kubernetes_client.ApiClient
         if kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ:
             kubernetes_config.load_incluster_config(client_configuration=configuration)
         else:
-            await kubernetes_config.load_kube_config(config_file=path, client_configuration=configuration, persist_config=False)
+            await kubernetes_config.load_kube_config(
+                config_file=path, context=context, client_configuration=configuration, persist_config=False
+            )
     except (kubernetes_config.ConfigException, OSError) as error:
         raise Terminal("NoCredentials", f"no usable Kubernetes credentials: {error}; set --kubeconfig or KUBECONFIG") from None
     except (TypeError, AttributeError, KeyError, ValueError, yaml.YAMLError):  # how the library meets a file of another kind

@@ -1,6 +1,7 @@
 """`grfleet decisions` says in one line what went wrong and what to do; its table fits a terminal of ordinary width."""
 
 import io
+import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -27,7 +28,12 @@ current-context: now
 
 class _NotFound(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        self.send_error(404)
+        status = {"kind": "Status", "reason": "NotFound", "code": 404, "details": {"name": self.path.rsplit("/", 1)[-1]}}
+        body = json.dumps(status).encode()
+        self.send_response(404)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing."""
@@ -59,7 +65,7 @@ def test_an_instance_that_is_not_there_is_looked_for_in_the_other_namespaces(tmp
     result = run("ranker-9", "-n", "feed", kubeconfig=pointing_to(empty_api_server, tmp_path))
     assert result.exit_code == 1
     assert result.stderr.splitlines() == [
-        "decisions: no GRInstance ranker-9 in namespace feed; `kubectl get gri -A` lists all, -n chooses the namespace"
+        "decisions: no GRInstance ranker-9 in namespace feed; `kubectl get gri -A` lists all, -n chooses"
     ]
 
 
@@ -69,17 +75,17 @@ def test_an_api_server_that_does_not_answer_is_named(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         result = run("ranker-0", kubeconfig=pointing_to(port, tmp_path))
     assert result.exit_code == 1
-    assert (
-        result.stderr.splitlines()[-1]
-        == f"decisions: the API server at http://127.0.0.1:{port} does not answer; check KUBECONFIG"
-    )
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"decisions: the API server at http://127.0.0.1:{port} does not answer (")
+    assert "check KUBECONFIG" in line
 
 
 def test_without_a_kubeconfig_it_says_what_to_set(tmp_path: Path) -> None:
     result = run("ranker-0", kubeconfig=tmp_path / "absent")
     assert result.exit_code == 1
-    assert "Set KUBECONFIG, or name the agent with --agent URL" in result.stderr
-    assert "Traceback" not in result.stderr
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"decisions: there is no kubeconfig at {tmp_path}/absent; set KUBECONFIG")
+    assert line.endswith("--agent URL does without the API server")
 
 
 def test_an_agent_that_does_not_answer_is_named(tmp_path: Path) -> None:
