@@ -178,7 +178,10 @@ class SplitState(Wire, frozen=True, kw_only=True):
 
 
 class Observe(Wire, frozen=True, kw_only=True):
-    """Answer of GET /observe. `clockMs` is the engine's own monotone clock."""
+    """Answer of GET /observe. `clockMs` is the engine's own monotone clock.
+
+    `draining` repeats what the last POST /drain asked for; None from an engine that does not say.
+    """
 
     start_id: Name
     epoch: Count
@@ -187,6 +190,7 @@ class Observe(Wire, frozen=True, kw_only=True):
     gauges: Gauges
     split: SplitState
     latency: LatencyHistogram
+    draining: bool | None = None
 
 
 class SplitStatus(enum.StrEnum):
@@ -315,8 +319,17 @@ class InvalidateRequest(Wire, frozen=True, kw_only=True):
     everything: bool = False
 
 
+class DrainRequest(Wire, frozen=True, kw_only=True):
+    """Body of POST /drain: `draining` false takes a drain back; no body at all asks for a drain.
+
+    Only send false to an engine that was told to drain: one that reads no body takes any call for a drain.
+    """
+
+    draining: bool = True
+
+
 class DrainAnswer(Wire, frozen=True, kw_only=True):
-    """Answer of POST /drain: `inFlight` requests are still to be answered."""
+    """Answer of POST /drain: whether it drains now, and how many requests are still to be answered."""
 
     draining: bool
     in_flight: Count

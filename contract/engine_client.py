@@ -95,9 +95,13 @@ class EngineClient:
         """Drop what another model or embedding version computed; everything when none is named."""
         return http.decode(await http.fetch(self._http, "POST", "/invalidate", body=request), engine.UsersAnswer)
 
-    async def drain(self) -> engine.DrainAnswer:
-        """Make the engine say that it is not ready; it serves what still arrives."""
-        return http.decode(await http.fetch(self._http, "POST", "/drain"), engine.DrainAnswer)
+    async def drain(self, *, draining: bool = True) -> engine.DrainAnswer:
+        """Make the engine say that it is not ready, or is again; it serves what still arrives.
+
+        Send `draining=False` only to an engine that was told to drain, see `engine.DrainRequest`.
+        """
+        body = None if draining else engine.DrainRequest(draining=False)
+        return http.decode(await http.fetch(self._http, "POST", "/drain", body=body), engine.DrainAnswer)
 
     async def ready(self) -> engine.ReadyAnswer:
         """Return whether the engine wants requests; a no (503) is an answer with reasons."""

@@ -154,6 +154,21 @@ async def invalidation_begins_an_epoch(session: Session) -> None:
     must(after.counters.requests >= before.counters.requests, MONOTONE_BY_DESIGN)
 
 
+async def a_drain_is_told_and_taken_back(session: Session) -> None:
+    """POST /drain makes the engine not ready while it serves on; `{"draining": false}` makes it ready again."""
+    before = await session.client.ready()
+    must((await session.client.drain()).draining, "the answer to a drain does not say draining")
+    told, seen = await session.client.ready(), await session.client.observe()
+    must(not told.ready and bool(told.reasons), "a draining engine says that it is ready, or gives no reason")
+    must(seen.draining is not False, "observe says that the engine does not drain")
+    must((await session.client.drain()).draining, "a second drain takes the first one back")
+    await session.rank(1)
+    if (await session.client.drain(draining=False)).draining:
+        raise Skipped("this engine cannot take a drain back; it is still draining, so restart it")
+    must((await session.client.observe()).draining is not True, "observe says that the engine still drains")
+    must((await session.client.ready()).ready == before.ready, "the engine is not as ready as before the drain")
+
+
 async def bad_input_is_answered_with_the_field(session: Session) -> None:
     """What is not the contract gets a 4xx that names the field, never a 5xx or a stack trace."""
     cases = (
@@ -202,4 +217,5 @@ CHECKS = (
     evicted_users_are_gone,
     invalidation_begins_an_epoch,
     bad_input_is_answered_with_the_field,
+    a_drain_is_told_and_taken_back,
 )

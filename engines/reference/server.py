@@ -115,9 +115,10 @@ class EngineServer:
         self._core.advance(self._clock.now_ms())
         return reply(self._core.invalidate(body))
 
-    async def drain(self, _: web.Request) -> web.Response:
+    async def drain(self, request: web.Request) -> web.Response:
+        body = await decode(request, engine.DrainRequest) if await request.read() else engine.DrainRequest()
         self._core.advance(self._clock.now_ms())
-        return reply(self._core.drain())
+        return reply(self._core.drain(draining=body.draining))
 
     async def metrics(self, _: web.Request) -> web.Response:
         body, content_type = render(self._core, self._clock)

@@ -172,10 +172,10 @@ class GRInstanceCore:
         self.tally.evicted_invalidated += freed
         return engine.UsersAnswer(affected=affected, bytes=freed)
 
-    def drain(self) -> engine.DrainAnswer:
-        """Announce the end: not ready from now on, still serving what arrives."""
-        self.draining = True
-        return engine.DrainAnswer(draining=True, in_flight=len(self._jobs))
+    def drain(self, *, draining: bool = True) -> engine.DrainAnswer:
+        """Announce the end, or take it back: not ready from now on, still serving what arrives."""
+        self.draining = draining
+        return engine.DrainAnswer(draining=draining, in_flight=len(self._jobs))
 
     def put_split(self, request: engine.SplitRequest, *, now_ms: float) -> engine.SplitAnswer:
         """Take a split change in, as the contract says; the answer carries the split in force."""
@@ -224,6 +224,7 @@ class GRInstanceCore:
             ),
             split=split_state(self.split, self.emb, self.kv),
             latency=self.latency.snapshot(),
+            draining=self.draining,
         )
 
     def describe(self) -> engine.Describe:

@@ -88,9 +88,20 @@ class KeepsWhoItEvicted(GRInstanceCore):
         return engine.UsersAnswer(affected=sum(key in resident for key in user_keys), bytes=1)
 
 
+class IsReadyWhileItDrains(GRInstanceCore):
+    def ready(self) -> engine.ReadyAnswer:
+        return engine.ReadyAnswer(ready=True)
+
+
+class DrainsForEver(GRInstanceCore):
+    def drain(self, *, draining: bool = True) -> engine.DrainAnswer:
+        return super().drain()
+
+
 @pytest.mark.parametrize(
     ("make", "check"),
     [
+        (IsReadyWhileItDrains, "a_drain_is_told_and_taken_back"),
         (GrowsBeforeTheShrinkIsDone, "split_deferred_holds_growth_back"),
         (IgnoresTheStartId, "split_for_another_process_is_conflict"),
         (AcceptsGaps, "split_gap_is_conflict"),
@@ -104,6 +115,13 @@ async def test_an_engine_that_breaks_a_rule_fails_the_check_of_that_rule(make: C
     async with in_process(make(small_config(defer_shrinks_ms=50.0), seed=1)) as url:
         results = await run(url)
     assert not_passed(results).get(check) is Verdict.FAILED, as_text(results)
+
+
+async def test_an_engine_that_cannot_take_a_drain_back_is_told_to_be_restarted() -> None:
+    async with in_process(DrainsForEver(small_config(), seed=1)) as url:
+        results = await run(url)
+    assert not_passed(results)["a_drain_is_told_and_taken_back"] is Verdict.SKIPPED
+    assert "restart it" in as_text(results)
 
 
 async def test_an_engine_that_does_not_answer_fails_every_check() -> None:

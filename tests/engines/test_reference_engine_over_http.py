@@ -166,6 +166,19 @@ async def test_draining_is_told_by_ready_with_503() -> None:
         assert (await client.drain()).draining
         answer = await client.ready()
         assert (answer.ready, answer.reasons) == (False, ["draining"])
+        assert not (await client.drain(draining=False)).draining
+        assert (await client.ready()).ready
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "draining"), [(b"{}", 200, True), (b'{"draining": 1}', 400, False), (b"no", 400, False)]
+)
+async def test_a_drain_without_the_word_is_a_drain_and_an_unreadable_one_changes_nothing(
+    body: bytes, status: int, draining: bool
+) -> None:
+    async with in_process(core()) as url, EngineClient(url) as client:
+        assert (await client._http.post("/drain", content=body)).status_code == status
+        assert (await client.observe()).draining is draining
 
 
 async def test_metrics_are_prometheus_text_without_labels_of_users() -> None:

@@ -198,6 +198,15 @@ def test_a_draining_instance_says_so_and_still_serves() -> None:
     assert not engine.ready().ready
     assert engine.ready().reasons == ["draining"]
     assert engine.rank(rank(2), 1.0).service_ms > 0
+    assert engine.observe(1.0).draining
+
+
+def test_a_drain_that_is_taken_back_leaves_a_ready_instance() -> None:
+    engine = core()
+    engine.drain()
+    assert not engine.drain(draining=False).draining
+    assert engine.ready().ready
+    assert engine.observe(1.0).draining is False
 
 
 def test_evicting_a_user_frees_its_bytes_but_not_while_in_service() -> None:
