@@ -11,7 +11,10 @@ from grfleet.top.view import InstanceView, PoolView
 
 MISSING = "-"
 STALE = "*"
-LEGEND = "- not known; * last known, the agent does not answer; EMB%: target/accepted/settled, points of usable HBM"
+LEGEND = (
+    "- not known; * last known: an agent does not answer, or the operator has not taken up the newest spec or table; "
+    "EMB%: target/accepted/settled, points of usable HBM"
+)
 
 Row = TypeVar("Row")
 
@@ -48,7 +51,7 @@ def pool_columns(*, namespaces: bool) -> list[Column[PoolView]]:
         Column(title="P99", cell=lambda p: number(p.p99_ms), right=True, keep=7),
         Column(title="SLO%", cell=lambda p: number(p.slo_percent), right=True, keep=8),
         Column(title="STRATEGY", cell=lambda p: strategy(p.strategy, shadow=p.shadow), keep=4),
-        Column(title="REASON", cell=lambda p: p.reason or MISSING, keep=9),
+        Column(title="REASON", cell=_reason, keep=9),
         Column(title="DRAIN", cell=lambda p: number(p.draining), right=True, keep=5),
         Column(title="SLOTS", cell=lambda p: number(p.slots), right=True, keep=3),
         Column(title="TABLE", cell=_table, right=True, keep=2),
@@ -134,6 +137,10 @@ def _pool_split(pool: PoolView) -> str:
 
 def _instance_split(instance: InstanceView) -> str:
     return _split(instance.emb_target_percent, instance.emb_accepted_percent, instance.emb_settled_percent, stale=instance.stale)
+
+
+def _reason(pool: PoolView) -> str:
+    return MISSING if pool.reason is None else pool.reason + (STALE if pool.stale else "")
 
 
 def _table(pool: PoolView) -> str:

@@ -14,7 +14,7 @@ class Urgency(IntEnum):
     DOWN = 0
     """Serves nobody, or is not ready and not leaving."""
     DEGRADED = 1
-    """Part of it is not ready, its state is unknown, or its agent does not answer."""
+    """Part of it is not ready, its state is unknown, or what is known of it is not the newest."""
     POLICY = 2
     """Another strategy decides than the one that is wanted."""
     OBJECTIVE = 3
@@ -33,7 +33,7 @@ def pool_urgency(pool: PoolView) -> Urgency:
     """What is wrong with a pool."""
     if pool.ready is False and not pool.instances_ready:
         return Urgency.DOWN
-    if pool.ready is not True or pool.unreachable or any(each.stale for each in pool.instances or ()):
+    if pool.ready is not True or pool.stale or pool.unreachable or any(each.stale for each in pool.instances or ()):
         return Urgency.DEGRADED
     if pool.policy_healthy is False:
         return Urgency.POLICY

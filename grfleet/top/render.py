@@ -68,10 +68,10 @@ def as_table(seen: Seen, *, wide: bool, width: int | None) -> RenderableType:
     parts: list[RenderableType] = [
         _table(pools, pool_columns(namespaces=not seen.namespace), lambda p: _STYLES.get(pool_urgency(p), ""), wide, width)
     ]
-    parts += [Text(f"{pool.name}: {pool.message}", style="dim") for pool in pools[:3] if pool.message and pool.ready is not True]
+    parts += [_text(f"{pool.name}: {pool.message}", style="dim") for pool in pools[:3] if pool.message and pool.ready is not True]
     for pool in pools if seen.pool else ():
         parts += [Text(), *_members(pool, wide=wide, width=width, title=len(pools) > 1)]
-    parts += [Text(note, style="yellow") for note in seen.notes]
+    parts += [_text(note, style="yellow") for note in seen.notes]
     return Group(*parts)
 
 
@@ -81,7 +81,7 @@ def _members(pool: PoolView, *, wide: bool, width: int | None, title: bool) -> l
         return [Text(f"{pool.namespace}/{pool.name} has no instance yet")]
     parts: list[RenderableType] = [Text(f"{pool.namespace}/{pool.name}", style="bold")] if title else []
     parts.append(_table(rows, instance_columns(), lambda i: _STYLES.get(instance_urgency(i, pool), ""), wide, width))
-    parts += [Text(f"{each.name}: {each.message}", style="dim") for each in rows[:3] if each.message and each.ready is not True]
+    parts += [_text(f"{each.name}: {each.message}", style="dim") for each in rows[:3] if each.message and each.ready is not True]
     return parts
 
 
@@ -89,10 +89,13 @@ def headline(seen: Seen, *, host: str) -> Text:
     """The first line of the live view."""
     instances = [each for pool in seen.pools for each in pool.instances or ()]
     ready = sum(each.ready is True for each in instances)
+    pools = "1 pool" if len(seen.pools) == 1 else f"{len(seen.pools)} pools"
     where = f"namespace {seen.namespace}" if seen.namespace else "all namespaces"
     return Text(
-        f"{seen.now:%H:%M:%S}Z · {host} · {where} · {len(seen.pools)} pools, {ready} of {len(instances)} instances ready",
+        f"{seen.now:%H:%M:%S}Z · {host} · {where} · {pools}, {ready} of {len(instances)} instances ready",
         style="bold",
+        no_wrap=True,
+        overflow="ellipsis",
     )
 
 
@@ -121,7 +124,7 @@ def _table(
     for column in shown:
         table.add_column(column.title, no_wrap=True, justify="right" if column.right else "left", overflow="ellipsis")
     for at, row in enumerate(rows):
-        table.add_row(*(Text(cells[column.title][at]) for column in shown), style=style(row))
+        table.add_row(*(_text(cells[column.title][at]) for column in shown), style=style(row))
     if not hidden:
         return table
     return Group(table, Text(f"not shown, the terminal is too narrow: {', '.join(hidden)}", style="dim"))
@@ -136,3 +139,8 @@ def _fitting(columns: list[Column[Row]], cells: dict[str, list[str]], width: int
         kept.remove(leaving)
         hidden.append(leaving.title)
     return kept, hidden
+
+
+def _text(words: str, *, style: str = "") -> Text:
+    """Words from objects: no markup in them, and nothing that steers a terminal."""
+    return Text("".join(each if each.isprintable() else " " for each in words), style=style)

@@ -67,6 +67,8 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     ready: bool | None
     reason: str | None
     message: str | None
+    stale: bool
+    """The operator has not answered to the newest spec: everything here is about an older one."""
     paused: bool
     instances_ready: int | None
     instances_total: int | None
@@ -148,6 +150,7 @@ def _pool(pool: Object, members: tuple[InstanceView, ...] | None, table: Object 
         ready=ready,
         reason=reason,
         message=message,
+        stale=_behind(pool),
         paused=paused,
         instances_ready=_integer(pool, "status", "instances", "ready"),
         instances_total=_integer(pool, "status", "instances", "total"),
@@ -221,6 +224,12 @@ def _instance(item: Object, table: Object | None, now: datetime) -> InstanceView
         service_url=_text(item, "spec", "source", "serviceURL"),
         age_seconds=_age(item, now),
     )
+
+
+def _behind(pool: Object) -> bool:
+    """Whether a status was written for an older spec than the one that stands."""
+    newest, observed = _integer(pool, "metadata", "generation"), _integer(pool, "status", "observedGeneration")
+    return newest is not None and observed is not None and observed < newest
 
 
 def _member(item: Object, table: Object | None) -> Object | None:
