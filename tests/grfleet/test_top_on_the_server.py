@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import termios
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -251,3 +253,45 @@ def test_a_file_that_is_no_kubeconfig_is_named(run: Run, tmp_path: Path) -> None
     assert shown.returncode == 1
     assert f"{tmp_path}/letter is not a kubeconfig" in shown.stderr
     assert shown.stderr.count("\n") == 1
+
+
+def test_on_a_terminal_the_view_is_live_and_ends_quietly_on_ctrl_c(
+    fleet: str, crds_installed: ControlPlane, kube_api: httpx.Client
+) -> None:
+    ours, theirs = os.openpty()
+    termios.tcsetwinsize(theirs, (30, 132))
+    plugin = Path(sys.executable).parent / "kubectl-grfleet"
+    environment = {**os.environ, "KUBECONFIG": str(crds_installed.kubeconfig), "TERM": "xterm"}
+    for name in ("COLUMNS", "LINES", "NO_COLOR"):
+        environment.pop(name, None)
+    process = subprocess.Popen(
+        [plugin, "top", "-n", fleet, "--interval", "0.5"], env=environment, stdin=theirs, stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    try:
+        assert "2 pools, 1 of 2 instances ready" in read_until(ours, "target/accepted/settled")
+        kube_api.delete(f"{GROUP}/namespaces/{fleet}/grservingpools/well").raise_for_status()
+        assert "well" not in read_until(ours, "1 pool,", and_then="target/accepted/settled").split("1 pool,")[1]
+        process.send_signal(signal.SIGINT)
+        read_until(ours, None)
+        assert process.wait(timeout=20) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+def read_until(terminal: int, words: str | None, *, and_then: str = "") -> str:
+    """What a terminal was sent, up to the words and those after them; None for all there is."""
+    text = ""
+    while words is None or words not in text or and_then not in text.split(words, 1)[1]:
+        try:
+            data = os.read(terminal, 4096)
+        except OSError:  # the other end is closed
+            data = b""
+        if not data:
+            assert words is None, text
+            break
+        text += data.decode(errors="replace")
+    assert "Traceback" not in text, text
+    return text
