@@ -42,7 +42,7 @@ def generated_files(root: Path = ROOT) -> dict[Path, str]:
     files = {CRD_COPIES / name: HEADER + to_yaml(document) for name, document in crd_documents().items()}
     files[RULES_TEMPLATE] = rules_template()
     files[VALUES] = _between_markers((root / VALUES).read_text("utf-8"), policy_values(), "# ", "")
-    files[SCHEMA] = values_schema(json.loads((root / SCHEMA).read_text("utf-8")))
+    files[SCHEMA] = values_schema(json.loads((root / SCHEMA).read_text("utf-8")), files[VALUES])
     table = values_table(files[VALUES])
     files[INSTALL] = _between_markers((root / INSTALL).read_text("utf-8"), table, "<!-- ", " -->")
     return files
@@ -138,15 +138,26 @@ def _comment(text: str, indent: int) -> list[str]:
 # Schema --------------------------------------------------------------------------------------------------------------
 
 
-def values_schema(schema: Schema) -> str:
-    """The schema of the values, its part for the policies replaced by what the kinds say."""
+def values_schema(schema: Schema, values: str) -> str:
+    """The schema of the values, its part for the policies replaced by what the kinds say, every text by that of values.yaml."""
     policies = {name: _closed(spec_schema(kind), optional=False) for name, kind in POLICIES.items()}
     schema["properties"]["policies"] = {
         "type": "object",
         "additionalProperties": False,
         "properties": {"create": {"type": "boolean"}, **policies},
     }
+    for path, _, text in documented_values(values):
+        _describe(schema, path.split("."), text)
     return json.dumps(schema, indent=2) + "\n"
+
+
+def _describe(schema: Schema, path: Sequence[str], text: str) -> None:
+    """Put the text of a value where editors look for it; a value below a free-form one has no place of its own."""
+    for step in path[:-1]:
+        schema = schema.get("properties", {}).get(step, {})
+    if (properties := schema.get("properties")) and path[-1] in properties:
+        rest = {key: value for key, value in properties[path[-1]].items() if key != "description"}
+        properties[path[-1]] = {"description": text, **rest}
 
 
 _KEPT = ("type", "enum", "pattern", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems")

@@ -69,6 +69,7 @@ class Metrics:
         )
         self.watch_events = counter("grfleet_watch_events_total", "Changes taken into the store.", "resource", "type")
         self.objects = gauge("grfleet_store_objects", "Objects in the store.", "resource")
+        self.pools = gauge("grfleet_pools", "Pools by condition and its status.", "condition", "status")
         self.sweeps = counter("grfleet_sweeps_total", "Whole lists that were compared with the store.", "resource")
         self.ghosts = counter(
             "grfleet_sweep_ghosts_total", "Objects dropped by a sweep because their deletion got lost.", "resource"

@@ -25,6 +25,7 @@ from controllers.runtime.kube import HttpKubeApi, transport_of
 from controllers.runtime.leader import Fence, LeaderElector, OpenFence
 from controllers.runtime.loop import Context, Loop
 from controllers.runtime.metrics import Metrics
+from controllers.runtime.pool_counts import expose_pools
 from controllers.runtime.preflight import preflight
 from controllers.runtime.probes import ProbeServer
 from controllers.runtime.resources import Key, ResourceType
@@ -75,6 +76,7 @@ class Runtime:
         self._probes = ProbeServer(self.metrics, alive=self.watch.problems, ready=self._unready)
         for resource in self.resources:
             self.metrics.objects.labels(str(resource)).set_function(partial(self.store.count, resource))
+        expose_pools(self.metrics.pools, self.store)
         self.store.subscribe(self._changed)
 
     # -- life ---------------------------------------------------------------------------------------------------

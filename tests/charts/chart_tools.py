@@ -16,7 +16,10 @@ ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "grfleet"
 VARIANTS = sorted((CHART / "ci").glob("*-values.yaml"))
 POLICY_KINDS = ("HBMPolicy", "RoutingPolicy", "PreInferencePolicy")
-SERVED = tuple(f"--api-versions=grfleet.dev/v1alpha1/{kind}" for kind in POLICY_KINDS)
+MONITORING_KINDS = ("ServiceMonitor", "PodMonitor", "PrometheusRule")
+MONITORED = tuple(f"--api-versions=monitoring.coreos.com/v1/{kind}" for kind in MONITORING_KINDS)
+SERVED = (*(f"--api-versions=grfleet.dev/v1alpha1/{kind}" for kind in POLICY_KINDS), *MONITORED)
+CLAIM = "grfleet-served"  # roles that allow nothing and only say which release serves
 
 Object = dict[str, Any]
 _rendered: dict[tuple[str, ...], str] = {}  # many tests look at the same few renderings
@@ -48,7 +51,7 @@ class Helm:
 
     def render(self, *flags: str, kinds_served: bool = True, namespace: str = "grfleet-system") -> list[Object]:
         """The objects of `helm template`; fails with what helm says."""
-        served = SERVED if kinds_served else ()
+        served = SERVED if kinds_served else MONITORED
         command = ("template", "grfleet", str(CHART), "--namespace", namespace, "--kube-version", "1.34.0", *served, *flags)
         if command not in _rendered:
             done = self.run(*command)

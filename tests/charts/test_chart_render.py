@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from chart_tools import CHART, POLICY_KINDS, ROOT, VARIANTS, Helm, grants_of, of_kind, the
+from chart_tools import CHART, CLAIM, MONITORING_KINDS, POLICY_KINDS, ROOT, VARIANTS, Helm, grants_of, of_kind, the
 
+from controllers.metrics_source.queries import Labels
 from controllers.runtime.rbac import RULES, Scope, grants
+from controllers.runtime.settings import parse_settings
 from crds.hbm_policy import HBMPolicySpec
 from crds.preinference_policy import PreInferencePolicySpec
 from crds.routing_policy import RoutingPolicySpec
 from crds.types import ApiModel
+from testbed.versions import HELM
 
 ROLES = ("Role", "ClusterRole")
 WORKLOADS = ("Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy", "ServiceMonitor")
+AGENT_IMAGE = "GRFLEET_AGENT_IMAGE"
 EVERYTHING, NAMESPACED, MINIMAL = (str(CHART / "ci" / f"{name}-values.yaml") for name in ("everything", "namespaced", "minimal"))
 EACH_VARIANT = pytest.mark.parametrize("values", VARIANTS, ids=lambda path: path.name.removesuffix("-values.yaml"))
 SPECS: dict[str, type[ApiModel]] = {
@@ -32,7 +37,13 @@ def table(scope: Scope) -> set[tuple[str, str, str]]:
 
 
 def operator_roles(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [role for role in of_kind(objects, *ROLES) if not any("aggregate-to" in name for name in role["metadata"]["labels"])]
+    roles = [role for role in of_kind(objects, *ROLES) if role["metadata"]["name"] != CLAIM]
+    return [role for role in roles if not any("aggregate-to" in name for name in role["metadata"]["labels"])]
+
+
+def variables(objects: list[dict[str, Any]]) -> dict[str, str]:
+    container = the(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]
+    return {each["name"]: each["value"] for each in container["env"] if "value" in each}
 
 
 @EACH_VARIANT
@@ -100,14 +111,14 @@ def test_the_rules_of_a_cluster_wide_operator_are_those_of_the_table(helm: Helm)
 def test_a_namespaced_operator_has_roles_where_it_serves_and_in_its_own_namespace_and_nothing_wider(helm: Helm) -> None:
     objects = helm.render("--values", NAMESPACED)
     assert not of_kind(objects, "ClusterRole", "ClusterRoleBinding")
-    allowed = {(role["metadata"]["namespace"], frozenset(grants_of(role))) for role in of_kind(objects, "Role")}
+    allowed = {(role["metadata"]["namespace"], frozenset(grants_of(role))) for role in operator_roles(objects)}
     served, own = frozenset(table(Scope.SERVED)), frozenset(table(Scope.OPERATOR))
     assert allowed == {("team-a", served), ("team-b", served), ("grfleet-system", served), ("grfleet-system", own)}
 
 
 def test_the_own_namespace_among_the_served_ones_gets_its_role_once(helm: Helm) -> None:
     objects = helm.render("--set", "watchNamespaces={grfleet-system}")
-    assert len(of_kind(objects, "Role")) == 2
+    assert len(operator_roles(objects)) == 2
 
 
 @EACH_VARIANT
@@ -123,7 +134,8 @@ def test_every_role_is_bound_to_the_operator_s_account_in_its_own_place(helm: He
 
 
 def test_people_s_roles_aggregate_and_nobody_but_administrators_deletes_what_the_operator_writes(helm: Helm) -> None:
-    roles = {each["metadata"]["name"].rsplit("-", 1)[-1]: each for each in of_kind(helm.render(), "ClusterRole")}
+    clusterwide = of_kind(helm.render(), "ClusterRole")
+    roles = {each["metadata"]["name"].rsplit("-", 1)[-1]: each for each in clusterwide if each["metadata"]["name"] != CLAIM}
     targets = {
         name: {label.rsplit("-", 1)[-1] for label in roles[name]["metadata"]["labels"] if "aggregate-to" in label}
         for name in ("viewer", "editor", "admin")
@@ -241,14 +253,88 @@ def test_pods_overlap_in_an_update_only_when_a_lease_keeps_them_apart(helm: Helm
 
 
 def test_optional_objects_are_there_only_when_asked_for(helm: Helm) -> None:
-    optional = ("ServiceMonitor", "NetworkPolicy")
+    optional = (*MONITORING_KINDS, "NetworkPolicy")
     assert not of_kind(helm.render(), *optional)
     objects = helm.render("--values", EVERYTHING)
-    assert len(of_kind(objects, *optional)) == 2
+    assert sorted(each["kind"] for each in of_kind(objects, *optional)) == sorted(optional)
     policy = the(objects, "NetworkPolicy")["spec"]
     assert policy["policyTypes"] == ["Ingress", "Egress"]
-    assert {port["port"] for rule in policy["egress"] for port in rule.get("ports", ())} == {53, 6443, 9001, 9002}
+    assert {port["port"] for rule in policy["egress"] for port in rule.get("ports", ())} == {53, 6443, 9001, 9002, 9443}
     assert [each["kind"] for each in helm.render("--values", MINIMAL)] == ["Deployment"]
+
+
+@pytest.mark.parametrize(
+    ("url", "port"),
+    [
+        ("http://prometheus.monitoring.svc:9090", 9090),
+        ("http://prometheus.monitoring", 80),
+        ("https://thanos.example.com/team/a", 443),
+        ("http://[fd00::1]:9091/", 9091),
+        ("", None),
+    ],
+)
+def test_the_operator_may_reach_the_prometheus_that_it_is_told_to_ask(helm: Helm, url: str, port: int | None) -> None:
+    peers = "networkPolicy.prometheusTo[0].podSelector.matchLabels.app=prometheus"
+    objects = helm.render("--set", f"networkPolicy.enabled=true,prometheus.url={url},{peers}")
+    assert variables(objects).get("GRFLEET_PROMETHEUS_URL", "") == url
+    rules = [rule for rule in the(objects, "NetworkPolicy")["spec"]["egress"] if "to" in rule]
+    to = [{"podSelector": {"matchLabels": {"app": "prometheus"}}}]
+    assert rules == ([] if port is None else [{"ports": [{"port": port, "protocol": "TCP"}], "to": to}])
+
+
+def test_the_operator_knows_the_image_of_the_agent_or_that_there_is_none(helm: Helm) -> None:
+    digest = "sha256:" + "0" * 64
+    assert variables(helm.render()) == {AGENT_IMAGE: "grfleet/agent:0.1.0", "GRFLEET_AGENT_PULL_POLICY": "IfNotPresent"}
+    assert variables(helm.render("--set", "agent.image.tag=1.2"))[AGENT_IMAGE] == "grfleet/agent:1.2"
+    said = variables(helm.render("--set", f"agent.image.digest={digest},agent.image.pullPolicy=Never"))
+    assert said == {AGENT_IMAGE: f"grfleet/agent@{digest}", "GRFLEET_AGENT_PULL_POLICY": "Never"}
+    assert variables(helm.render("--set", "agent.image.repository=")) == {}
+
+
+def test_what_the_chart_says_by_variable_the_operator_understands(helm: Helm) -> None:
+    said = variables(helm.render("--values", EVERYTHING))
+    settings = parse_settings([], said)
+    assert settings.agent_image == said[AGENT_IMAGE] != ""
+    assert settings.agent_pull_policy == "Never"
+    assert settings.prometheus_url == "https://prometheus.example.com:9443/select/0"
+
+
+def test_the_pod_monitor_gives_series_the_labels_that_the_operator_asks_for(helm: Helm) -> None:
+    labels = Labels()
+    spec = the(helm.render("--set", "podMonitor.enabled=true"), "PodMonitor")["spec"]
+    made = {"namespace", "pod", *(re.sub(r"[^a-zA-Z0-9_]", "_", name) for name in spec["podTargetLabels"])}
+    assert {labels.namespace, labels.pool, labels.instance} <= made
+    assert [each["port"] for each in spec["podMetricsEndpoints"]] == ["gr", "grfleet-agent"]
+    assert not any(each["honorLabels"] for each in spec["podMetricsEndpoints"]), "an engine must not name itself"
+    assert spec["selector"] == {"matchExpressions": [{"key": "grfleet.dev/pool", "operator": "Exists"}]}
+    assert spec["namespaceSelector"] == {"any": True}
+    narrow = the(helm.render("--set", "podMonitor.enabled=true,watchNamespaces={team-a}"), "PodMonitor")["spec"]
+    assert narrow["namespaceSelector"] == {"matchNames": ["team-a"]}
+
+
+def test_a_release_says_once_for_each_place_that_it_serves_there(helm: Helm) -> None:
+    def places(*flags: str) -> set[tuple[str, str | None]]:
+        claims = [role for role in of_kind(helm.render(*flags), *ROLES) if role["metadata"]["name"] == CLAIM]
+        assert all(role["rules"] == [] for role in claims)
+        return {(role["kind"], role["metadata"].get("namespace")) for role in claims}
+
+    assert places() == {("ClusterRole", None)}
+    assert places("--values", NAMESPACED) == {("Role", each) for each in ("team-a", "team-b", "grfleet-system")}
+    assert places("--values", MINIMAL) == set()
+
+
+def test_without_a_cluster_helm_takes_a_kubernetes_that_the_chart_accepts_and_no_older_one(helm: Helm) -> None:
+    assert helm.run("template", "grfleet", str(CHART)).returncode == 0
+    assert helm.run("lint", "--strict", str(CHART)).returncode == 0
+    older = helm.run("template", "grfleet", str(CHART), "--kube-version", "1.29.9")
+    assert "requires kubeVersion" in older.stderr
+
+
+def test_the_kubernetes_stamped_into_helm_is_that_of_its_client() -> None:
+    client = re.search(r"k8s.io/client-go v0\.(\d+)\.", (HELM.directory / "go.mod").read_text())
+    assert client is not None
+    stamped = {flag.rpartition("=")[2] for flag in HELM.linker_flags if "k8sVersionMinor" in flag}
+    assert stamped == {client[1]}
 
 
 def test_versions_of_chart_and_package_agree() -> None:

@@ -7,8 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-import yaml
-from chart_tools import CHART, ROOT, Helm
+from chart_tools import CHART, MONITORING_KINDS, ROOT, Helm
 
 from charts.sync import POLICIES, VALUES, documented_values, drift, generated_files, main, spec_schema
 
@@ -27,6 +26,16 @@ BAD = [
     ("workers=0", "workers"),
     ("metrics.port=80", "port"),
     ("metrics.serviceMonitor.interval=often", "interval"),
+    ("agent.image.digest=sha256:abc", "digest"),
+    ("agent.image.pullPolicy=Sometimes", "pullPolicy"),
+    ("agent.repository=x", "repository"),
+    ("prometheus.url=prometheus:9090", "url"),
+    ("prometheus.url=http://user:secret@prometheus", "url"),
+    ("prometheus.url=http://prometheus/?a=b", "url"),
+    ("podMonitor.interval=often", "interval"),
+    ("prometheusRule.runbookUrl=docs", "runbookUrl"),
+    ("prometheusRule.enabled=true,prometheusRule.disabled={GrfleetNothing}", "GrfleetNothing"),
+    ("networkPolicy.prometheusTo=all", "prometheusTo"),
     ("terminationGracePeriodSeconds=1", "terminationGracePeriodSeconds"),
     ("nodeSelector.disk=1", "nodeSelector"),
     ("policies.hbm.strategy=Guess", "strategy"),
@@ -39,6 +48,8 @@ BAD = [
     ("policies.preInference.behavior.scaleDown.policies[0].type=Percent", "policies"),
 ]
 
+MONITORING_VALUES = ("metrics.serviceMonitor.enabled", "podMonitor.enabled", "prometheusRule.enabled")
+
 
 @pytest.mark.parametrize(("value", "named"), BAD, ids=[value for value, _ in BAD])
 def test_a_bad_value_is_refused_with_its_name(helm: Helm, value: str, named: str) -> None:
@@ -48,6 +59,14 @@ def test_a_bad_value_is_refused_with_its_name(helm: Helm, value: str, named: str
 def test_a_service_monitor_without_a_service_is_refused_with_the_reason(helm: Helm) -> None:
     said = helm.refusal("--set", "metrics.serviceMonitor.enabled=true,metrics.service.enabled=false")
     assert "metrics.serviceMonitor.enabled needs metrics.service.enabled" in said
+
+
+@pytest.mark.parametrize(("kind", "value"), [*zip(MONITORING_KINDS, MONITORING_VALUES, strict=True)])
+def test_a_kind_of_the_prometheus_operator_that_is_not_there_is_named_with_the_way_out(helm: Helm, kind: str, value: str) -> None:
+    done = helm.run("template", "grfleet", str(CHART), "--set", f"{value}=true")
+    assert done.returncode != 0
+    for part in (f"{value} needs the kind {kind}", f"set {value}=false", f"--api-versions monitoring.coreos.com/v1/{kind}"):
+        assert part in done.stderr
 
 
 def test_null_leaves_an_optional_field_out(helm: Helm) -> None:
@@ -88,15 +107,14 @@ def test_every_value_has_a_text_and_every_policy_field_a_value() -> None:
         assert not [field for field in fields if not any(path == field or path.startswith(f"{field}.") for path in documented)]
 
 
-def test_the_schema_knows_every_value() -> None:
-    def unknown(values: object, schema: dict[str, object], path: str) -> list[str]:
-        properties = schema.get("properties")
-        if not isinstance(values, dict) or not isinstance(properties, dict):
-            return []
-        found = [f"{path}.{name}" for name in values if name not in properties]
-        return found + [
-            each for name in values.keys() & properties.keys() for each in unknown(values[name], properties[name], name)
-        ]
-
+def test_the_schema_knows_and_explains_every_value() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
-    assert unknown(yaml.safe_load((ROOT / VALUES).read_text()), schema, "") == []
+    for path, _, text in documented_values((ROOT / VALUES).read_text()):
+        place = schema
+        for step in path.split("."):
+            if not (properties := place.get("properties")):
+                break  # below a value of free form, such as resources
+            assert step in properties, path
+            place = properties[step]
+        else:
+            assert place["description"] == text, path

@@ -61,12 +61,28 @@ metadata:
   {{- end }}
 {{- end -}}
 
+{{- /* Reference of an image. Takes (dict "root" $ "image" <repository, tag, digest>); nothing without a repository. */ -}}
 {{- define "grfleet.image" -}}
-{{- if .Values.image.digest -}}
-{{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
+{{- if .image.repository -}}
+{{- if .image.digest -}}
+{{- printf "%s@%s" .image.repository .image.digest -}}
 {{- else -}}
-{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- printf "%s:%s" .image.repository (default .root.Chart.AppVersion .image.tag) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Fails unless the API server serves a kind of the Prometheus operator. Takes (dict "root" $ "kind" ... "value" ...). */ -}}
+{{- define "grfleet.needsMonitoring" -}}
+{{- $served := printf "monitoring.coreos.com/v1/%s" .kind -}}
+{{- if not (.root.Capabilities.APIVersions.Has $served) -}}
+{{- fail (printf "%s needs the kind %s of the Prometheus operator, which this API server does not serve: install its CustomResourceDefinitions first, or set %s=false. Without a cluster (helm template, helm lint) say --api-versions %s" .value .kind .value $served) -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Selects the series of this release's operator, as its ServiceMonitor labels them. */ -}}
+{{- define "grfleet.operatorSeries" -}}
+namespace="{{ .Release.Namespace }}",job="{{ include "grfleet.fullname" . }}-metrics"
 {{- end -}}
 
 {{- /* Namespaces that get a Role: the served ones and the release's own; nothing when the whole cluster is served. */ -}}
@@ -75,6 +91,32 @@ metadata:
 {{- append .Values.watchNamespaces .Release.Namespace | uniq | sortAlpha | toJson -}}
 {{- else -}}
 []
+{{- end -}}
+{{- end -}}
+
+{{- /* Where a release says that it serves: the namespaces that get a Role, or "" for the whole cluster. */ -}}
+{{- define "grfleet.servedPlaces" -}}
+{{- if .Values.watchNamespaces -}}
+{{- include "grfleet.roleNamespaces" . -}}
+{{- else -}}
+[""]
+{{- end -}}
+{{- end -}}
+
+{{- /* Fails where another release serves the same already. Helm would refuse too, but would not say what it means. */ -}}
+{{- define "grfleet.refuseOverlap" -}}
+{{- range $namespace := include "grfleet.servedPlaces" . | fromJsonArray -}}
+{{- $kind := empty $namespace | ternary "ClusterRole" "Role" -}}
+{{- $served := lookup "rbac.authorization.k8s.io/v1" $kind $namespace "grfleet-served" -}}
+{{- if $served -}}
+{{- $owner := $served.metadata.annotations | default dict -}}
+{{- $name := get $owner "meta.helm.sh/release-name" -}}
+{{- $place := get $owner "meta.helm.sh/release-namespace" -}}
+{{- if not (and (eq $name $.Release.Name) (eq $place $.Release.Namespace)) -}}
+{{- $what := empty $namespace | ternary "the whole cluster" (printf "namespace %s" $namespace) -}}
+{{- fail (printf "release %q in namespace %q serves %s already, and two operators must not serve the same pools: uninstall it, or give both releases watchNamespaces that do not overlap (%s grfleet-served says who serves)" $name $place $what $kind) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 
