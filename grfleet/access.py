@@ -196,15 +196,16 @@ def why(error: ReconcileError, cluster: Cluster) -> str:
     """One line about a refused or lost request: what happened, where, and what to do."""
     from controllers.runtime.errors import Forbidden, KindMissing
 
+    said = error.message.split(": ", 1)[-1]  # without the call, which names no more than the server and the kind do
     if isinstance(error, KindMissing):
         return (
             f"the API server at {cluster.host} does not know the kinds of grfleet: install the chart (docs/install.md), "
             "or choose another cluster with --context"
         )
     if isinstance(error, Forbidden):
-        return f"{error.message}; the chart grants this to everybody with the ClusterRole view, edit or admin in the namespace"
+        return f"{said}; the chart grants this to everybody with the ClusterRole view, edit or admin in the namespace"
     if error.reason == "Unauthorized":
         return f"the API server at {cluster.host} does not accept these credentials; log in again, or choose --context"
     if error.reason in _NO_ANSWER:
-        return f"the API server at {cluster.host} does not answer ({error.message}); check KUBECONFIG, --context and the network"
+        return f"the API server at {cluster.host} does not answer ({said}); check KUBECONFIG, --context and the network"
     return f"the API server at {cluster.host} answered {error.reason}: {error.message}"

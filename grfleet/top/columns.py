@@ -57,15 +57,15 @@ def pool_columns(*, namespaces: bool) -> list[Column[PoolView]]:
         Column(title="TABLE", cell=_table, right=True, keep=2),
         Column(title="MOVED%", cell=lambda p: number(p.moved_percent), right=True, keep=3),
         Column(title="AGE", cell=lambda p: duration(p.age_seconds), right=True, keep=1),
-        Column(title="SETTLED", cell=lambda p: pair(p.instances_settled, p.instances_total), wide=True),
-        Column(title="UNREACHABLE", cell=lambda p: number(p.unreachable), right=True, wide=True),
-        Column(title="UPDATED", cell=lambda p: pair(p.updated, p.instances_total), wide=True),
-        Column(title="WANTED", cell=lambda p: number(p.instances_wanted), right=True, wide=True),
-        Column(title="SCALER", cell=lambda p: number(p.desired_replicas), right=True, wide=True),
-        Column(title="DEMAND", cell=lambda p: number(p.demand_slots), right=True, wide=True),
-        Column(title="PRE-HIT", cell=lambda p: number(p.hit_before_rank_percent), right=True, wide=True),
-        Column(title="GOAL", cell=_goal, wide=True),
-        Column(title="MODEL", cell=lambda p: f"{p.model or MISSING}:{p.model_version or MISSING}", wide=True),
+        Column(title="SETTLED", cell=lambda p: pair(p.instances_settled, p.instances_total), wide=True, keep=0),
+        Column(title="UNREACHABLE", cell=lambda p: number(p.unreachable), right=True, wide=True, keep=0),
+        Column(title="UPDATED", cell=lambda p: pair(p.updated, p.instances_total), wide=True, keep=0),
+        Column(title="WANTED", cell=lambda p: number(p.instances_wanted), right=True, wide=True, keep=0),
+        Column(title="SCALER", cell=lambda p: number(p.desired_replicas), right=True, wide=True, keep=0),
+        Column(title="DEMAND", cell=lambda p: number(p.demand_slots), right=True, wide=True, keep=0),
+        Column(title="PRE-HIT", cell=lambda p: number(p.hit_before_rank_percent), right=True, wide=True, keep=0),
+        Column(title="GOAL", cell=_goal, wide=True, keep=0),
+        Column(title="MODEL", cell=lambda p: f"{p.model or MISSING}:{p.model_version or MISSING}", wide=True, keep=0),
     ]
 
 
@@ -85,10 +85,10 @@ def instance_columns() -> list[Column[InstanceView]]:
         Column(title="SLOTS", cell=_slots, right=True, keep=3),
         Column(title="TABLE", cell=_weight, keep=3),
         Column(title="AGE", cell=lambda i: duration(i.age_seconds), right=True, keep=1),
-        Column(title="SETTLED", cell=lambda i: yes_no(i.settled), wide=True),
-        Column(title="POLICY", cell=lambda i: i.policy_reason or MISSING, wide=True),
-        Column(title="VERSION", cell=lambda i: i.model_version or MISSING, wide=True),
-        Column(title="ADDRESS", cell=lambda i: i.service_url or MISSING, wide=True),
+        Column(title="SETTLED", cell=lambda i: yes_no(i.settled), wide=True, keep=0),
+        Column(title="POLICY", cell=lambda i: i.policy_reason or MISSING, wide=True, keep=0),
+        Column(title="VERSION", cell=lambda i: i.model_version or MISSING, wide=True, keep=0),
+        Column(title="ADDRESS", cell=lambda i: i.service_url or MISSING, wide=True, keep=0),
     ]
 
 

@@ -18,6 +18,7 @@ from grfleet.top.order import Urgency, instance_urgency, pool_urgency, worst_fir
 from grfleet.top.view import PoolView
 
 _GAP = 2
+_MESSAGES = 3  # the worst explain themselves in words; the others have their reason
 _STYLES = {
     Urgency.DOWN: "bold red",
     Urgency.DEGRADED: "red",
@@ -62,27 +63,49 @@ def as_json(seen: Seen, *, indent: int) -> str:
     return (msgspec.json.format(encoded, indent=indent) if indent else encoded).decode()
 
 
-def as_table(seen: Seen, *, wide: bool, width: int | None) -> RenderableType:
-    """The tables; `width` in characters is that of the terminal, None for as wide as it gets."""
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """How much there is room for; None for as much as there is to show.
+
+    Attributes
+    ----------
+    wide
+        Whether to show the columns of `-o wide` too.
+    width
+        Characters of a line.
+    rows
+        Rows of the longest table.
+    """
+
+    wide: bool = False
+    width: int | None = None
+    rows: int | None = None
+
+
+def as_table(seen: Seen, frame: Frame) -> RenderableType:
+    """The tables, and under them what is wrong with the worst in words."""
     pools = worst_first(list(seen.pools))
-    parts: list[RenderableType] = [
-        _table(pools, pool_columns(namespaces=not seen.namespace), lambda p: _STYLES.get(pool_urgency(p), ""), wide, width)
-    ]
-    parts += [_text(f"{pool.name}: {pool.message}", style="dim") for pool in pools[:3] if pool.message and pool.ready is not True]
+    columns = pool_columns(namespaces=not seen.namespace)
+    parts = [_table(pools, columns, lambda pool: _STYLES.get(pool_urgency(pool), ""), frame)]
+    parts += [_message(pool.name, pool.message) for pool in pools[:_MESSAGES] if pool.message and pool.ready is not True]
     for pool in pools if seen.pool else ():
-        parts += [Text(), *_members(pool, wide=wide, width=width, title=len(pools) > 1)]
+        parts += [Text(), *_members(pool, frame, title=len(pools) > 1)]
     parts += [_text(note, style="yellow") for note in seen.notes]
     return Group(*parts)
 
 
-def _members(pool: PoolView, *, wide: bool, width: int | None, title: bool) -> list[RenderableType]:
+def _members(pool: PoolView, frame: Frame, *, title: bool) -> list[RenderableType]:
     rows = worst_instances_first(pool)
     if not rows:
-        return [Text(f"{pool.namespace}/{pool.name} has no instance yet")]
-    parts: list[RenderableType] = [Text(f"{pool.namespace}/{pool.name}", style="bold")] if title else []
-    parts.append(_table(rows, instance_columns(), lambda i: _STYLES.get(instance_urgency(i, pool), ""), wide, width))
-    parts += [_text(f"{each.name}: {each.message}", style="dim") for each in rows[:3] if each.message and each.ready is not True]
+        return [_text(f"{pool.namespace}/{pool.name} has no instance yet")]
+    parts: list[RenderableType] = [_text(f"{pool.namespace}/{pool.name}", style="bold")] if title else []
+    parts.append(_table(rows, instance_columns(), lambda each: _STYLES.get(instance_urgency(each, pool), ""), frame))
+    parts += [_message(each.name, each.message) for each in rows[:_MESSAGES] if each.message and each.ready is not True]
     return parts
+
+
+def _message(name: str, words: str) -> Text:
+    return _text(f"{name}: {words}", style="dim")
 
 
 def headline(seen: Seen, *, host: str) -> Text:
@@ -106,28 +129,30 @@ def legend() -> Text:
 
 def plain(renderable: RenderableType) -> str:
     """Lines for a file or a pipe: no colour, nothing cut, no blanks at the ends."""
-    console = Console(width=1000, color_system=None, force_terminal=False, highlight=False)
+    console = Console(width=10_000, color_system=None, force_terminal=False, highlight=False)
     with console.capture() as capture:
         console.print(renderable)
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
-def _table(
-    rows: Sequence[Row], columns: Sequence[Column[Row]], style: Callable[[Row], str], wide: bool, width: int | None
-) -> RenderableType:
-    shown = [column for column in columns if wide or not column.wide]
-    cells = {column.title: [column.cell(row) for row in rows] for column in shown}
+def _table(rows: Sequence[Row], columns: Sequence[Column[Row]], style: Callable[[Row], str], frame: Frame) -> RenderableType:
+    fitting = rows if frame.rows is None else rows[: frame.rows]
+    shown = [column for column in columns if frame.wide or not column.wide]
+    cells = {column.title: [column.cell(row) for row in fitting] for column in shown}
     hidden: list[str] = []
-    if width is not None and not wide:
-        shown, hidden = _fitting(shown, cells, width)
+    if frame.width is not None:
+        shown, hidden = _fitting(shown, cells, frame.width)
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     for column in shown:
         table.add_column(column.title, no_wrap=True, justify="right" if column.right else "left", overflow="ellipsis")
-    for at, row in enumerate(rows):
+    for at, row in enumerate(fitting):
         table.add_row(*(_text(cells[column.title][at]) for column in shown), style=style(row))
-    if not hidden:
-        return table
-    return Group(table, Text(f"not shown, the terminal is too narrow: {', '.join(hidden)}", style="dim"))
+    parts: list[RenderableType] = [table]
+    if len(fitting) < len(rows):
+        parts.append(Text(f"and {len(rows) - len(fitting)} more, none of them worse", style="dim"))
+    if hidden:
+        parts.append(Text(f"not shown, the terminal is too narrow: {', '.join(hidden)}", style="dim"))
+    return Group(*parts)
 
 
 def _fitting(columns: list[Column[Row]], cells: dict[str, list[str]], width: int) -> tuple[list[Column[Row]], list[str]]:

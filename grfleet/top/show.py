@@ -10,7 +10,10 @@ from rich.live import Live
 from rich.text import Text
 
 from grfleet.top.follow import Screen
-from grfleet.top.render import Seen, as_json, as_table, headline, legend, plain
+from grfleet.top.render import Frame, Seen, as_json, as_table, headline, legend, plain
+
+_OTHER_LINES = 14
+"""Lines of a screen that are not rows: headline, titles, the row of the pool, messages, legend."""
 
 
 @contextmanager
@@ -20,7 +23,6 @@ def screen_of(*, terminal: bool, json: bool, wide: bool, live: bool, host: str) 
         yield Json(indent=0 if live else 2)
     elif terminal:
         console = Console(highlight=False)
-        # The worst is at the top, so what a low terminal cuts off is what matters least.
         with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") as drawn:
             yield Redrawn(drawn, wide=wide, host=host)
     else:
@@ -58,9 +60,10 @@ class Appended:
         if not seen.pools:
             print(nothing(seen), file=sys.stderr, flush=True)
         elif sys.stdout.isatty():
-            Console(highlight=False).print(as_table(seen, wide=self.wide, width=None if self.wide else Console().width))
+            console = Console(highlight=False)
+            console.print(as_table(seen, Frame(wide=self.wide, width=console.width)))
         else:
-            print(plain(as_table(seen, wide=self.wide, width=None)), flush=True)
+            print(plain(as_table(seen, Frame(wide=self.wide))), flush=True)
 
 
 @dataclass
@@ -76,7 +79,9 @@ class Redrawn:
         parts: list[RenderableType] = [headline(seen, host=self.host)]
         if problem:
             parts.append(Text(f"nothing newer than this: {problem}", style="bold red"))
-        body = as_table(seen, wide=self.wide, width=self.drawn.console.width) if seen.pools else Text(nothing(seen))
+        width, height = self.drawn.console.size
+        frame = Frame(wide=self.wide, width=width, rows=max(3, height - _OTHER_LINES))
+        body = as_table(seen, frame) if seen.pools else Text(nothing(seen))
         self.drawn.update(Group(*parts, body, legend()), refresh=True)
 
 

@@ -19,7 +19,7 @@ import pytest
 from testbed.binaries import Binaries
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PAGES = ("README.md", "docs/develop.md", "docs/demo.md")
+PAGES = ("README.md", "docs/develop.md", "docs/demo.md", "docs/cli.md")
 TESTED_ELSEWHERE = {"docs/install.md", "docs/contract.md", "docs/agent.md", "docs/first-pool.md"}
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 

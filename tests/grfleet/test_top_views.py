@@ -20,7 +20,7 @@ from grfleet.cli import program_name
 from grfleet.top.columns import duration, instance_columns, pool_columns
 from grfleet.top.follow import follow
 from grfleet.top.order import worst_first, worst_instances_first
-from grfleet.top.render import Seen, as_json, as_table, plain
+from grfleet.top.render import Frame, Seen, as_json, as_table, plain
 from grfleet.top.view import InstanceView, PoolView, pools_of
 
 NOW = datetime(2026, 1, 1, 3, 0, 20, tzinfo=UTC)
@@ -126,7 +126,7 @@ def mangled(draw: st.DrawFn, whole: dict[str, Any]) -> dict[str, Any]:
 def test_whatever_the_objects_hold_there_is_a_table_and_json(a_pool: Any, an_instance: Any, a_table: Any) -> None:
     views = pools_of([a_pool], [an_instance], [a_table], now=NOW)
     seen = Seen(pools=views, now=NOW, namespace="feed", pool="ranker")
-    assert "POOL" in plain(as_table(seen, wide=True, width=None))
+    assert "POOL" in plain(as_table(seen, Frame(wide=True)))
     assert json.loads(as_json(seen, indent=0))["pools"]
 
 
@@ -251,23 +251,24 @@ def shown(width: int | None, *, one_pool: str = "", wide: bool = False) -> str:
     )
     seen = Seen(pools=[view], now=NOW, namespace="feed", pool=one_pool)
     if width is None:
-        return plain(as_table(seen, wide=wide, width=None))
+        return plain(as_table(seen, Frame(wide=wide)))
     console = Console(width=width, file=io.StringIO(), record=True, highlight=False)
-    console.print(as_table(seen, wide=wide, width=width))
+    console.print(as_table(seen, Frame(wide=wide, width=width)))
     return console.export_text()
 
 
 class TestTheScreen:
-    @pytest.mark.parametrize("width", [60, 80, 100, 132, 200])
-    def test_a_terminal_of_any_width_shows_whole_words_and_names_what_it_leaves_out(self, width: int) -> None:
-        text = shown(width, one_pool="ranker")
+    @pytest.mark.parametrize("wide", [False, True])
+    @pytest.mark.parametrize("width", [60, 80, 100, 132, 200, 260])
+    def test_a_terminal_of_any_width_shows_whole_words_and_names_what_it_leaves_out(self, width: int, wide: bool) -> None:
+        text = shown(width, one_pool="ranker", wide=wide)
         assert all(len(line) <= width for line in text.splitlines())
         for word in ("ranker-a", "ranker-b", "62/62/62*", "SomeInstancesNotReady", "AgentUnreachable"):
             assert word in text
         assert "…" not in text
         left_out = " ".join(text.split("too narrow: ", 1)[1].split()) if "too narrow" in text else ""
         for column in pool_columns(namespaces=False):
-            assert column.wide or column.title in text or column.title in left_out
+            assert (column.wide and not wide) or column.title in text or column.title in left_out
 
     def test_a_pipe_gets_every_column_and_no_blanks_at_the_ends(self) -> None:
         text = shown(None, one_pool="ranker", wide=True)
@@ -276,15 +277,22 @@ class TestTheScreen:
         assert "too narrow" not in text
         assert not any(line.endswith(" ") for line in text.splitlines())
 
+    def test_a_low_terminal_shows_the_worst_and_counts_the_others(self) -> None:
+        members = [instance(f"ranker-{n}", status=instance_status(sloPercent=str(99 - n))) for n in range(9)]
+        seen = Seen(pools=[seen_pool(pool(status=pool_status()), *members)], now=NOW, namespace="feed", pool="ranker")
+        text = plain(as_table(seen, Frame(rows=3)))
+        assert [name for name in (f"ranker-{n}" for n in range(9)) if name in text] == ["ranker-6", "ranker-7", "ranker-8"]
+        assert "and 6 more, none of them worse" in text
+
     def test_markup_in_a_value_stays_text(self) -> None:
         view = seen_pool(pool(status=pool_status(strategyInForce="[red]x[/red]")))
-        assert "[red]x[/red]" in plain(as_table(Seen(pools=[view], now=NOW, namespace="feed"), wide=False, width=None))
+        assert "[red]x[/red]" in plain(as_table(Seen(pools=[view], now=NOW, namespace="feed"), Frame()))
 
     def test_what_an_agent_says_cannot_steer_the_terminal(self) -> None:
         evil = "gone\x1b[2J\nready\u202e\x07"
         status = pool_status(ready=0, strategyInForce=evil)
         status["conditions"][1]["message"] = evil
-        text = plain(as_table(Seen(pools=[seen_pool(pool(status=status))], now=NOW, namespace="feed"), wide=False, width=None))
+        text = plain(as_table(Seen(pools=[seen_pool(pool(status=status))], now=NOW, namespace="feed"), Frame()))
         assert "gone" in text
         assert all(line.isprintable() for line in text.splitlines())
         assert len(text.splitlines()) == 3

@@ -1,0 +1,39 @@
+"""docs/cli.md names every column, command and flag there is, and none that there is not."""
+
+import re
+from pathlib import Path
+
+import typer
+
+from grfleet.access import SPELLINGS
+from grfleet.cli import app
+from grfleet.top.columns import instance_columns, pool_columns
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text()
+
+
+def named_in_first_cells(section: str) -> list[str]:
+    return [name for row in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE) for name in re.findall(r"`([^`]+)`", row)]
+
+
+def section(title: str) -> str:
+    return PAGE.split(f"### {title}\n", 1)[1].split("\n#", 1)[0]
+
+
+def test_the_columns_of_pools_are_those_of_the_table() -> None:
+    assert named_in_first_cells(section("Pools")) == [column.title for column in pool_columns(namespaces=True)]
+
+
+def test_the_columns_of_instances_are_those_of_the_table() -> None:
+    assert named_in_first_cells(section("Instances")) == [column.title for column in instance_columns()]
+
+
+def test_the_commands_are_those_of_the_program() -> None:
+    commands = getattr(typer.main.get_command(app), "commands", {})
+    named = [words.split()[0] for words in named_in_first_cells(PAGE.split("## top", 1)[0])]
+    assert set(named) == set(commands)
+
+
+def test_every_flag_about_the_cluster_is_named() -> None:
+    before_top = PAGE.split("## top", 1)[0]
+    assert [flag for flag in SPELLINGS if flag.lstrip("-") not in before_top] == []
