@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from e2e_release import Object, Release, eventually
 
-POOL_BYTES = 4 << 30
-_SECURITY = {
+POOL_BYTES = 2 << 30
+RESTRICTED = {
     "allowPrivilegeEscalation": False,
     "readOnlyRootFilesystem": True,
     "runAsNonRoot": True,
@@ -95,11 +95,18 @@ def _pod(release: Release, namespace: str, name: str) -> Object:
     """Engine as the main container, agent as a native sidecar; they meet at a socket on a memory volume."""
     socket = {"name": "socket", "mountPath": "/run/grfleet"}
     key = {"name": "key", "mountPath": "/etc/grfleet", "readOnly": True}
-    common: Object = {"imagePullPolicy": "Never", "securityContext": _SECURITY}
+    common: Object = {"imagePullPolicy": release.images.pull_policy, "securityContext": RESTRICTED}
     engine = {
         "name": "engine",
-        "image": release.images["reference-engine"],
-        "args": ["--listen=unix:/run/grfleet/engine.sock", f"--hbm-bytes={POOL_BYTES}", "--model=ranker:1", "--rows-one-in=4096"],
+        "image": release.images["engine"],
+        "args": [
+            "--listen=unix:/run/grfleet/engine.sock",
+            "--serve=http://0.0.0.0:8000",
+            f"--hbm-bytes={POOL_BYTES}",
+            "--model=ranker:1",
+            "--rows-one-in=128",
+        ],
+        "ports": [{"name": "gr", "containerPort": 8000}],
         "volumeMounts": [socket],
         **common,
     }
@@ -111,6 +118,7 @@ def _pod(release: Release, namespace: str, name: str) -> Object:
             "--engine=unix:/run/grfleet/engine.sock",
             "--listen=http://0.0.0.0:9001",
             "--intent-key=/etc/grfleet/public.key",
+            "--memory-seconds=15",
         ],
         "ports": [{"name": "grfleet-agent", "containerPort": 9001}],
         "volumeMounts": [socket, key],

@@ -1,21 +1,24 @@
-"""The installed release and what the tests look at: operator pods, their Lease, pools and their conditions."""
+"""The release on a cluster: its life by helm, and what the tests look at (operator pods, their Lease, pools, conditions)."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from testbed.images.product import ProductImages
+from testbed.binaries import find_binaries
 from testbed.node.provider import ClusterProvider
 
 ROOT = Path(__file__).resolve().parent.parent
+CHART = ROOT / "charts" / "grfleet"
 SYSTEM = "grfleet-system"
+_PARTS = "app.kubernetes.io/part-of=grfleet"
 Object = dict[str, Any]
 
 
@@ -28,12 +31,79 @@ def eventually(check: Callable[[], Any], *, why: Callable[[], object] = lambda: 
     return found
 
 
+def find_helm() -> Path | None:
+    """helm of the testbed, or of this machine; None if there is neither."""
+    found = find_binaries(["helm"]).paths.get("helm") or shutil.which("helm")
+    return None if found is None else Path(found)
+
+
 @dataclass(frozen=True)
+class Images:
+    """Reference of each image (operator, agent, engine), and when a kubelet shall pull it."""
+
+    references: Mapping[str, str]
+    pull_policy: str
+
+    def __getitem__(self, name: str) -> str:
+        return self.references[name]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Release:
     """The operator on a cluster."""
 
     cluster: ClusterProvider
-    images: ProductImages
+    images: Images
+    helm: Path
+    home: Path
+
+    # Life --------------------------------------------------------------------------------------------------------
+
+    def install(self) -> None:
+        """Install the chart in the two documented steps: kinds and operator, then the default policies."""
+        system = {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {"name": SYSTEM, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}},
+        }
+        self.apply(system)
+        for _ in ("kinds and operator", "default policies"):
+            self.run_helm("upgrade", "--install", "grfleet", str(CHART), "--set", self._values(), "--wait", "--timeout", "120s")
+
+    def uninstall(self) -> None:
+        """Take the operator away; kinds and objects stay."""
+        self.run_helm("uninstall", "grfleet", "--wait", "--timeout", "60s")
+
+    def remove(self) -> None:
+        """Take everything away, kinds and objects as well."""
+        self.run_helm("uninstall", "grfleet", "--ignore-not-found", "--wait", "--timeout", "60s")
+        self.cluster.kubectl("delete", "crd", "--selector", _PARTS, "--ignore-not-found", "--timeout=60s")
+        self.cluster.kubectl("delete", "namespace", SYSTEM, "--ignore-not-found", "--timeout=60s")
+
+    def traces(self) -> list[str]:
+        """Names of what a release has on a cluster: its kinds and its namespace."""
+        kinds = self.cluster.kubectl("get", "crd", "--output=name").stdout.split()
+        spaces = self.cluster.kubectl("get", "namespace", SYSTEM, "--ignore-not-found", "--output=name").stdout.split()
+        return [each for each in kinds if each.endswith(".grfleet.dev")] + spaces
+
+    def run_helm(self, *arguments: str) -> str:
+        """helm in the release's namespace, with caches of its own; fails with what it says."""
+        places = {f"HELM_{name}_HOME": str(self.home / name.lower()) for name in ("CACHE", "CONFIG", "DATA")}
+        environment = {**os.environ, **places, "HOME": str(self.home), "KUBECONFIG": str(self.cluster.kubeconfig)}
+        command = [str(self.helm), *arguments, "--namespace", SYSTEM]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180, check=False)
+        if done.returncode != 0:
+            pods = self.cluster.kubectl("describe", "pods", "-n", SYSTEM, check=False).stdout
+            raise AssertionError(f"helm {' '.join(arguments[:2])}: {done.stderr}\n{pods[-3000:]}")
+        return done.stdout
+
+    def _values(self) -> str:
+        name, _, digest = self.images["operator"].partition("@")
+        repository, _, tag = (name, "", "") if digest else name.rpartition(":")
+        which = f"image.digest={digest}" if digest else f"image.tag={tag}"
+        return f"image.repository={repository},{which},image.pullPolicy={self.images.pull_policy}"
+
+    # Objects -----------------------------------------------------------------------------------------------------
 
     def get(self, *arguments: str) -> Any:
         """Objects, or one, as `kubectl get -o json` has them."""
@@ -70,25 +140,3 @@ class Release:
         """What a failed test should show."""
         pools = self.cluster.kubectl("get", "grp,gri,grt,pods", "-n", namespace, "-o", "wide", check=False).stdout
         return f"{pools}\n{self.logs()[-3000:]}"
-
-
-def install(cluster: ClusterProvider, images: ProductImages, *, helm: Path, home: Path) -> Release:
-    """Install the chart in the two documented steps: kinds and operator, then the default policies."""
-    repository, tag = images["operator"].rsplit(":", 1)
-    system = {
-        "apiVersion": "v1",
-        "kind": "Namespace",
-        "metadata": {"name": SYSTEM, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}},
-    }
-    cluster.kubectl("apply", "-f", "-", input=json.dumps(system))
-    places = {f"HELM_{name}_HOME": str(home / name.lower()) for name in ("CACHE", "CONFIG", "DATA")}
-    environment = {**os.environ, **places, "HOME": str(home), "KUBECONFIG": str(cluster.kubeconfig)}
-    values = f"image.repository={repository},image.tag={tag},image.pullPolicy=Never"
-    command = [str(helm), "upgrade", "--install", "grfleet", str(ROOT / "charts" / "grfleet"), "-n", SYSTEM, "--set", values]
-    release = Release(cluster, images)
-    for step in ("kinds and operator", "default policies"):
-        done = subprocess.run(
-            [*command, "--wait", "--timeout", "120s"], env=environment, capture_output=True, text=True, timeout=180, check=False
-        )
-        assert done.returncode == 0, f"{step}: {done.stderr}\n{cluster.kubectl('describe', 'pods', '-n', SYSTEM).stdout[-3000:]}"
-    return release

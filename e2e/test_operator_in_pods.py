@@ -9,8 +9,6 @@ import pytest
 from e2e_pool import Pool, pool_of_pods
 from e2e_release import SYSTEM, Object, Release, eventually
 
-from testbed.node.cluster import LocalCluster
-
 STATIC = {"strategy": "Static", "bounds": {"fallbackEmbPercent": 40}, "step": {"maxPercentPerSecond": 50}}
 
 
@@ -36,10 +34,10 @@ def test_two_replicas_run_with_green_probes_and_one_of_them_leads(release: Relea
     eventually(lambda: release.leader() in {pod["metadata"]["name"] for pod in pods}, why=release.logs)
 
 
-def test_metrics_are_served_behind_the_charts_service(release: Release, node_cluster: LocalCluster) -> None:
+def test_metrics_are_served_behind_the_charts_service(release: Release) -> None:
     (service,) = release.get("services", "-n", SYSTEM, "-l", "app.kubernetes.io/part-of=grfleet")["items"]
     port = service["spec"]["ports"][0]["port"]
-    with node_cluster.reach(f"service/{service['metadata']['name']}", port, namespace=SYSTEM) as url:
+    with release.cluster.reach(f"service/{service['metadata']['name']}", port, namespace=SYSTEM) as url:
         text = httpx.get(f"{url}/metrics", trust_env=False).text
 
     assert "controller_runtime_reconcile_total" in text

@@ -7,16 +7,40 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import time
 from pathlib import Path
 
 _MOUNT = Path("/sys/fs/cgroup")
+_NEEDED = ("cpu", "memory", "pids")  # what a kubelet does not start without
 
 
 def _hierarchies() -> list[Path]:
     if (_MOUNT / "cgroup.controllers").exists():
         return [_MOUNT]
     return [path for path in sorted(_MOUNT.iterdir()) if path.is_dir() and not path.is_symlink()]
+
+
+def why_not() -> str | None:
+    """Why a node cannot have a control group here; None if one could just be made (and is gone again)."""
+    if not _MOUNT.is_dir() or not _hierarchies():
+        return f"this machine has no control groups below {_MOUNT}"
+    name = f"grfleet-probe-{secrets.token_hex(4)}"
+    try:
+        create(name)
+        missing = [needed for needed in _NEEDED if needed not in _controllers(name)]
+    except OSError as error:
+        return f"this machine gives no control groups: {error}"
+    finally:
+        remove(name)
+    return f"this machine gives no control groups with {', '.join(missing)}" if missing else None
+
+
+def _controllers(name: str) -> set[str]:
+    """Controllers that a group has: on version 2 those that were handed down to it, on version 1 one (or a few) a hierarchy."""
+    if (_MOUNT / "cgroup.controllers").exists():
+        return set((_MOUNT / name / "cgroup.controllers").read_text().split())
+    return {each for hierarchy in _hierarchies() for each in hierarchy.name.split(",")}
 
 
 def create(name: str) -> None:

@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import stat
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -21,6 +22,7 @@ from pathlib import Path
 from testbed import cgroups, processes
 from testbed.processes import Identity
 
+_UNDO_SECONDS = 120.0
 GRACE_SECONDS = 2.0  # an idle API server needs 1.1 s, one with open watches would take up to a minute
 
 
@@ -37,6 +39,7 @@ class Record:
     watchdog: Identity | None = None
     processes: tuple[Identity, ...] = field(default=())
     cgroup: str = ""  # control group of its node, which outlives the processes in it
+    undo: tuple[str, ...] = ()  # command that takes back what lies with somebody else, such as a cluster in Docker
 
     @property
     def orphaned(self) -> bool:
@@ -100,6 +103,7 @@ def load(name: str) -> Record | None:
             watchdog=_identity(value["watchdog"]),
             processes=tuple(item for item in found if item is not None),
             cgroup=value.get("cgroup", ""),
+            undo=tuple(map(str, value.get("undo", ()))),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -119,16 +123,30 @@ def remove(record: Record, *, grace_seconds: float = GRACE_SECONDS) -> None:
     Raises
     ------
     RuntimeError
-        A process or the control group did not end even after SIGKILL; the record stays so that the next sweep tries again.
+        A process or the control group did not end even after SIGKILL, or the undo command failed; the record stays so that the
+        next sweep tries again.
     """
     stuck = [p for p in reversed(record.processes) if not processes.stop(p, grace_seconds=grace_seconds)]
     if stuck:
         raise RuntimeError(f"could not stop {', '.join(f'{p.name} (pid {p.pid})' for p in stuck)}")
     if not cgroups.remove(record.cgroup):
         raise RuntimeError(f"could not remove the control group {record.cgroup}")
+    if record.undo:
+        _undo(record.undo)
     if record.temporary:
         shutil.rmtree(record.directory, ignore_errors=True)
     _path(record.name).unlink(missing_ok=True)
+
+
+def _undo(command: tuple[str, ...]) -> None:
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_UNDO_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RuntimeError(f"{' '.join(command)}: {error}") from error
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)} ended with code {done.returncode}: {done.stderr.strip()[-500:]}")
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
-import re
 import shutil
 import subprocess
 import time
@@ -28,6 +27,8 @@ from testbed.credentials import NODE_NAME
 from testbed.debian import DebianError, Tree, ensure_debian_tree, find_debian_tree
 from testbed.node import configuration, objects
 from testbed.node.namespaces import Namespaces, NodeError, may_make_namespaces
+from testbed.node.pods import container_id, port_forward
+from testbed.node.provider import NotOfferedError
 from testbed.node.runtime import Progress, Runtime, end_inside
 from testbed.versions import CONTROL_PLANE_PROGRAMS, NODE_PROGRAMS
 
@@ -41,9 +42,14 @@ _COMPONENTS = {
 _SETTLE_SECONDS = 0.05
 
 
+def why_never() -> str | None:
+    """Why this machine gives this user no node, whatever is built; None if nothing speaks against it."""
+    return may_make_namespaces() or cgroups.why_not()
+
+
 def why_not() -> str | None:
     """Why this machine cannot run a node right now; None if it can. Builds nothing."""
-    if (reason := may_make_namespaces()) is not None:
+    if (reason := why_never()) is not None:
         return reason
     names = (*CONTROL_PLANE_PROGRAMS, *NODE_PROGRAMS)
     found = find_binaries(names).paths
@@ -119,7 +125,7 @@ class LocalCluster:
         NodeError, testbed.control_plane.ControlPlaneError
             This machine does not allow a node, or a part did not start; what had started is gone again.
         """
-        if (reason := may_make_namespaces()) is not None:
+        if (reason := why_never()) is not None:
             raise NodeError(reason)
         try:
             self._binaries, self._tree = ensure_parts(self._progress)
@@ -268,21 +274,16 @@ class LocalCluster:
         NodeError
             The target cannot be reached.
         """
-        log = self.plane.log(f"port-forward-{time.monotonic_ns()}")
-        command: list[str | Path] = [self._binaries["kubectl"], "port-forward", f"--namespace={namespace}", target, f":{port}"]
-        environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig), "KUBECACHEDIR": str(self.directory / "kubectl-cache")}
-        child = processes.start(log.stem, command, log=log, record=self.plane.adopt, environment=environment)
-        identity = processes.identify(log.stem, child.pid)
-        try:
-            deadline = time.monotonic() + 30
-            while not (found := re.search(r"Forwarding from (127\.0\.0\.1:\d+)", log.read_text())):
-                if child.poll() is not None or time.monotonic() > deadline:
-                    raise NodeError(f"{target} port {port} cannot be reached: {log.read_text()[-500:]}")
-                time.sleep(0.02)
-            yield f"http://{found[1]}"
-        finally:
-            processes.stop(identity, grace_seconds=0)
-            child.wait()
+        with port_forward(
+            self._binaries["kubectl"],
+            target,
+            port,
+            namespace=namespace,
+            environment={**os.environ, "KUBECONFIG": str(self.kubeconfig), "KUBECACHEDIR": str(self.directory / "kubectl-cache")},
+            logs=self.directory / "logs",
+            record=self.plane.adopt,
+        ) as url:
+            yield url
 
     # Faults ------------------------------------------------------------------------------------------------------
 
@@ -292,7 +293,7 @@ class LocalCluster:
 
         Raises
         ------
-        NotImplementedError
+        NotOfferedError
             No such component.
         """
         if component == "containerd":
@@ -300,7 +301,7 @@ class LocalCluster:
         elif component in _COMPONENTS:
             end_inside(self._doors.pop(component), grace_seconds=0)
         else:
-            raise NotImplementedError(f"no fault for {component}")
+            raise NotOfferedError(f"the local node has no fault for {component}")
         try:
             yield
         finally:
@@ -317,11 +318,5 @@ class LocalCluster:
         NodeError
             It does not run.
         """
-        path = "{range .status.containerStatuses[*]}{.name}={.containerID}{'\\n'}{end}"
-        init = path.replace("containerStatuses", "initContainerStatuses")
-        listed = self.kubectl("get", "pod", pod, "-n", namespace, "-o", f"jsonpath={path}{init}").stdout
-        identifiers = dict(line.split("=", 1) for line in listed.splitlines() if "=" in line)
-        if container not in identifiers:
-            raise NodeError(f"pod {namespace}/{pod} has no container {container}")
-        process = self._runtime.process_of(identifiers[container].rpartition("//")[2])
+        process = self._runtime.process_of(container_id(self, namespace, pod, container))
         self._namespaces.run("kill", "-KILL", str(process))

@@ -185,9 +185,11 @@ def may_make_namespaces() -> str | None:
     """Why this user cannot have a node here; None if nothing speaks against it."""
     if os.geteuid() != 0:
         return "a real node needs root"
+    # A link only where there is an ip to make it; the node's own comes with its packages.
+    probe = "mount -t tmpfs probe /run && { ! command -v ip >/dev/null || ip link add probe0 type veth peer name probe1; }"
     try:
         made = subprocess.run(
-            ["unshare", "--mount", "--net", "--pid", "--fork", "--mount-proc", "mount", "-t", "tmpfs", "probe", "/run"],
+            ["unshare", "--mount", "--net", "--pid", "--fork", "--mount-proc", "sh", "-c", probe],
             capture_output=True,
             text=True,
             timeout=30,

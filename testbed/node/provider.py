@@ -1,7 +1,8 @@
 """What an end-to-end test may ask of a cluster, whoever provides it.
 
-Tests written against this run on the testbed's own node and on any other cluster that can do the same; what only some
-can do (faults of node components) is asked for by name and refused with a reason.
+Tests written against this run on the testbed's own node (`testbed.node.cluster`), on kind (`testbed.node.kind_cluster`) and on
+a cluster that is there already (`testbed.node.current_cluster`). What only some can do is refused with `NotOfferedError`, which
+the end-to-end tests turn into a skip that the closing summary counts.
 """
 
 from __future__ import annotations
@@ -10,6 +11,10 @@ import subprocess
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
+
+
+class NotOfferedError(NotImplementedError):
+    """This cluster cannot do that; the message says which one, and what."""
 
 
 class ClusterProvider(Protocol):
@@ -29,7 +34,13 @@ class ClusterProvider(Protocol):
         ...
 
     def load_image(self, archive: Path) -> None:
-        """Make every image of a docker archive available to pods (with ``imagePullPolicy`` other than ``Always``)."""
+        """Make every image of a docker archive available to pods (with ``imagePullPolicy`` other than ``Always``).
+
+        Raises
+        ------
+        NotOfferedError
+            This cluster takes no images from here.
+        """
         ...
 
     def kubectl(
@@ -47,11 +58,17 @@ class ClusterProvider(Protocol):
 
         Raises
         ------
-        NotImplementedError
-            This provider cannot.
+        NotOfferedError
+            This cluster cannot.
         """
         ...
 
     def kill_container(self, namespace: str, pod: str, container: str) -> None:
-        """Kill the first process of a container with SIGKILL, as a crash would."""
+        """Kill the first process of a container with SIGKILL, as a crash would.
+
+        Raises
+        ------
+        NotOfferedError
+            This cluster cannot.
+        """
         ...

@@ -41,8 +41,35 @@ def test_where_the_kernel_gives_no_namespaces_its_words_are_passed_on(monkeypatc
     assert why_not() == "this machine gives no namespaces: unshare failed: Operation not permitted"
 
 
-def test_missing_programs_are_named_with_the_command_that_makes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({}, "has no control groups"),
+        ({"cpuset/tasks": "", "memory/tasks": ""}, "no control groups with cpu, pids"),
+        ({"cgroup.controllers": "cpu memory pids", "cgroup.subtree_control": ""}, "gives no control groups"),
+    ],
+    ids=["none", "version 1 without some", "version 2 that hands nothing down"],
+)
+def test_where_control_groups_are_withheld_the_reason_says_which(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: dict[str, str], words: str
+) -> None:
+    mount = tmp_path / "cgroup"
+    mount.mkdir()
+    for name, text in files.items():
+        (mount / name).parent.mkdir(exist_ok=True)
+        (mount / name).write_text(text)
+    monkeypatch.setattr(cgroups, "_MOUNT", mount)
     monkeypatch.setattr(cluster, "may_make_namespaces", lambda: None)
+
+    reason = why_not()
+
+    assert reason is not None
+    assert words in reason
+    assert not list(mount.rglob("grfleet-probe-*")), "the probe stayed"
+
+
+def test_missing_programs_are_named_with_the_command_that_makes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "why_never", lambda: None)
 
     reason = why_not()
 

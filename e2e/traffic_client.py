@@ -1,0 +1,118 @@
+"""A caller of a pool, run in a pod of its own: it follows the published table with `grfleet.client` and sends ranking requests.
+
+It knows nothing but the pool's name; instances come and go in the table. A request that fails goes once to the next owner, as
+ranking is idempotent. Each second one line of JSON says what has happened since the start.
+"""
+
+import asyncio
+import json
+import os
+import random
+import ssl
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import httpx
+import msgspec
+
+from contract.engine import PREFIX, ItemPopularity, RankRequest
+from contract.keys import user_key
+from grfleet.client import NoInstance, Router, follow
+
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+POOL_KEY = b"the pool key of end-to-end tests"
+# Users who come back with long histories, and items of which few are popular: KV state is what is short.
+USERS, TOKENS, CANDIDATES, ITEMS = 220, 2000, 20, ItemPopularity(exponent=1.2, catalog_rows=200_000)
+TIMEOUT = httpx.Timeout(5.0, connect=1.0)
+
+
+class Caller:
+    """Sends requests at a steady rate and counts what comes back."""
+
+    def __init__(self, router: Router, engines: httpx.AsyncClient) -> None:
+        self._router = router
+        self._engines = engines
+        self._dice = random.Random(7)
+        self.counts: Counter[str] = Counter(sent=0, answered=0, retried=0, failed=0)
+        self.instances: Counter[str] = Counter()
+        self.last_problem = ""
+
+    async def ask(self, number: int) -> None:
+        """Send one request, to the next owner once more if the first fails."""
+        self.counts["sent"] += 1
+        key = user_key(POOL_KEY, f"user-{self._dice.randrange(USERS)}")
+        request = RankRequest(
+            request_id=f"r{number}",
+            user_key=key,
+            model_version="1",
+            history_tokens=TOKENS,
+            candidates=CANDIDATES,
+            item_popularity=ITEMS,
+        )
+        failed: list[str] = []
+        for _ in range(2):
+            try:
+                pick = self._router.pick(key, exclude=failed)
+                answer = await self._engines.post(f"{pick.address}{PREFIX}/rank", content=msgspec.json.encode(request))
+                answer.raise_for_status()
+            except NoInstance as error:
+                self.last_problem = str(error)
+                break
+            except httpx.HTTPError as error:
+                self.last_problem = f"{pick.name}: {type(error).__name__} {error}"[:200]
+                failed.append(pick.name)
+                self.counts["retried"] += 1
+                continue
+            self.counts["answered"] += 1
+            self.instances[pick.name] += 1
+            return
+        self.counts["failed"] += 1
+
+    def line(self) -> str:
+        """What has happened since the start."""
+        return json.dumps(
+            {
+                **self.counts,
+                "generation": self._router.generation,
+                "instances": dict(self.instances),
+                "lastProblem": self.last_problem,
+            }
+        )
+
+
+async def main(namespace: str, pool: str, per_second: float) -> None:
+    """Run until killed."""
+    router = Router()
+    url = f"https://{os.environ['KUBERNETES_SERVICE_HOST']}:{os.environ['KUBERNETES_SERVICE_PORT']}"
+    tls = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
+    headers = {"Authorization": f"Bearer {(ACCOUNT / 'token').read_text()}"}
+    async with (
+        httpx.AsyncClient(base_url=url, verify=tls, headers=headers, trust_env=False) as api,
+        httpx.AsyncClient(timeout=TIMEOUT, trust_env=False, headers={"content-type": "application/json"}) as engines,
+    ):
+        caller = Caller(router, engines)
+        following = asyncio.create_task(follow(router, api, namespace=namespace, name=pool, on_problem=say))
+        while router.generation < 0:  # noqa: ASYNC110 - a router has no event to wait for
+            await asyncio.sleep(0.1)
+        tasks: set[asyncio.Task[None]] = set()
+        started = time.monotonic()
+        for number in range(10**9):
+            await asyncio.sleep(max(0.0, started + number / per_second - time.monotonic()))
+            task = asyncio.create_task(caller.ask(number))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+            if number % max(1, int(per_second)) == 0:
+                sys.stdout.write(caller.line() + "\n")
+                sys.stdout.flush()
+        following.cancel()
+
+
+def say(problem: str) -> None:
+    """Interruptions of the table go to the log beside the counts."""
+    sys.stderr.write(problem + "\n")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], float(sys.argv[3])))
