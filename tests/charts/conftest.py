@@ -11,9 +11,11 @@ HERE = Path(__file__).resolve().parent
 if str(HERE) not in sys.path:
     sys.path.insert(0, str(HERE))
 
-from chart_tools import Helm  # noqa: E402 - only importable once the path is set
+from chart_cluster import Cluster  # noqa: E402 - only importable once the path is set
+from chart_tools import Helm  # noqa: E402
 
 from testbed.binaries import find_binaries  # noqa: E402
+from testbed.control_plane import ControlPlane  # noqa: E402
 
 
 @pytest.fixture
@@ -23,3 +25,13 @@ def helm(tmp_path: Path) -> Helm:
     if "helm" not in found:
         pytest.skip("no helm: run `python -m testbed build`")
     return Helm(found["helm"], tmp_path / "helm")
+
+
+@pytest.fixture
+def cluster(own_control_plane: ControlPlane, helm: Helm, tmp_path: Path) -> Cluster:
+    """A control plane on which nothing was installed, and a shell that reaches it."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "helm").symlink_to(helm.program)
+    (programs / "kubectl").symlink_to(own_control_plane.binaries["kubectl"])
+    return Cluster(own_control_plane, helm, programs)

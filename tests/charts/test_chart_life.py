@@ -1,141 +1,15 @@
-"""The documented commands, in their order, on a real API server; and the operator under what the chart has installed.
-
-The server has no nodes, so the test stands in for the kubelet: it starts the operator with the flags of the live
-Deployment and a token of the live ServiceAccount.
-"""
+"""The documented commands, in their order, on a real API server; and the operator under what the chart has installed."""
 
 from __future__ import annotations
 
 import json
-import os
-import re
 import shutil
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
-import pytest
-from chart_tools import ROOT, Helm, documented_commands
-
-from testbed.control_plane import ControlPlane
-
-SYSTEM = "grfleet-system"
-POOL = {
-    "apiVersion": "grfleet.dev/v1alpha1",
-    "kind": "GRServingPool",
-    "metadata": {"name": "home", "namespace": "default"},
-    "spec": {
-        "model": {"name": "m", "version": "1", "kvBytesPerToken": 1024, "embRowBytes": 256, "maxHistoryTokens": 4096},
-        "instances": {"external": [{"name": "a", "serviceURL": "http://127.0.0.1:9", "agentURL": "http://127.0.0.1:9"}]},
-        "memory": {"hbmBytes": "1Gi"},
-        "slo": {"p99Ms": 100},
-    },
-}
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """A control plane and a shell that reaches it by `helm` and `kubectl`."""
-
-    plane: ControlPlane
-    helm: Helm
-    programs: Path
-
-    def run(self, name: str) -> str:
-        """Run one documented block; fails with its output."""
-        text = next(text for how, what, text in documented_commands() if (how, what) == ("run", name))
-        return self.shell(text)
-
-    def shell(self, text: str) -> str:
-        """Run commands in the checkout."""
-        environment = {**self.helm.environment(), "KUBECONFIG": str(self.plane.kubeconfig)}
-        environment["PATH"] = f"{self.programs}{os.pathsep}{environment['PATH']}"
-        command = ["bash", "-euc", text]
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=180, check=False)
-        assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
-
-    def get(self, *arguments: str) -> Any:
-        """Objects, or one, as `kubectl get -o json` has them."""
-        return json.loads(self.plane.kubectl("get", *arguments, "-o", "json").stdout)
-
-    def wait_for_kinds(self) -> None:
-        """Wait until discovery lists the kinds, which is what helm and kubectl read; Established comes a moment earlier."""
-        headers = {"Accept": "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"}
-
-        def listed() -> int:
-            groups = client.get("/apis", headers=headers).raise_for_status().json()["items"]
-            ours = [version for group in groups if group["metadata"]["name"] == "grfleet.dev" for version in group["versions"]]
-            return sum(len(version.get("resources", ())) for version in ours)
-
-        with self.plane.client() as client:
-            wait_for(lambda: listed() == 7)
-
-    def policies(self) -> list[str]:
-        """Kinds of the policies in the release's namespace."""
-        return [each["kind"] for each in self.get("hbmp,rtp,pip", "-n", SYSTEM)["items"]]
-
-
-@pytest.fixture
-def cluster(own_control_plane: ControlPlane, helm: Helm, tmp_path: Path) -> Cluster:
-    """A control plane on which nothing was installed."""
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    (programs / "helm").symlink_to(helm.program)
-    (programs / "kubectl").symlink_to(own_control_plane.binaries["kubectl"])
-    return Cluster(own_control_plane, helm, programs)
-
-
-def wait_for(look: Callable[[], Any], *, seconds: float = 40, says: Callable[[], str] = lambda: "") -> Any:
-    """Poll until the look returns something true."""
-    deadline = time.monotonic() + seconds
-    while not (found := look()):
-        assert time.monotonic() < deadline, f"not within {seconds} s; {says()}"
-        time.sleep(0.1)
-    return found
-
-
-@contextmanager
-def operator_of(cluster: Cluster, directory: Path) -> Iterator[Path]:
-    """Run the operator as the live Deployment says, under its ServiceAccount; gives the file with its log."""
-    pod = cluster.get("deployment", "grfleet", "-n", SYSTEM)["spec"]["template"]["spec"]
-    known = {"POD_NAMESPACE": SYSTEM, "POD_NAME": "grfleet-0"}
-    arguments = [re.sub(r"\$\((\w+)\)", lambda found: known[found[1]], each) for each in pod["containers"][0]["args"]]
-    on_loopback = ["--metrics-host=127.0.0.1", "--metrics-port=0"]  # a later flag wins; a test must not listen elsewhere
-    kubeconfig = cluster.plane.service_account_kubeconfig(SYSTEM, pod["serviceAccountName"])
-    log = directory / "operator.log"
-    with log.open("wb") as stream:
-        child = subprocess.Popen(
-            [sys.executable, str(ROOT / "operator" / "main.py"), *arguments, *on_loopback],
-            cwd=directory,
-            env={**os.environ, "KUBECONFIG": str(kubeconfig), "PYTHONSAFEPATH": "1", "PYTHONPATH": str(ROOT)},
-            stdout=stream,
-            stderr=stream,
-        )
-    try:
-        yield log
-        assert child.poll() is None, log.read_text()
-    finally:
-        child.terminate()
-        child.wait(timeout=20)
-
-
-def wait_until_it_is_ready_and_leads(cluster: Cluster, log: Path, *, lease: str = "grfleet-operator") -> None:
-    """Ready means that the preflight passed and every kind was listed; leading means that it could write its Lease."""
-
-    def address() -> str | None:
-        found = re.search(r'"address": ?"([^"]+)"', log.read_text())
-        return found[1] if found else None
-
-    where = wait_for(address, says=log.read_text)
-    wait_for(lambda: httpx.get(f"http://{where}/readyz", timeout=5).status_code == 200, says=log.read_text)
-    wait_for(lambda: cluster.plane.kubectl("get", "lease", lease, "-n", SYSTEM, check=False).returncode == 0, says=log.read_text)
+import yaml
+from chart_cluster import POOL, SYSTEM, Cluster, operator_of, wait_for, wait_until_it_is_ready_and_leads
+from chart_tools import MONITORING_KINDS, POLICY_KINDS, ROOT, VARIANTS, documented_commands
 
 
 def min_emb_percent(cluster: Cluster) -> tuple[int, str]:
@@ -180,13 +54,12 @@ def test_a_release_from_nothing_to_tuned_to_gone_as_documented(cluster: Cluster,
 
 
 def test_a_namespaced_release_serves_with_roles_only(cluster: Cluster, tmp_path: Path) -> None:
-    kinds, _, _ = next(text for _, what, text in documented_commands() if what == "separate").rpartition("helm install")
-    cluster.shell(kinds)
-    cluster.wait_for_kinds()
+    cluster.install_kinds()
     cluster.run("namespaced")
     assert min_emb_percent(cluster)[0] == 5
     names = {each["metadata"]["name"] for each in cluster.get("clusterroles,clusterrolebindings")["items"]}
     assert not [name for name in names if "grfleet" in name]
+    cluster.run("second")
     with operator_of(cluster, tmp_path) as log:
         wait_until_it_is_ready_and_leads(cluster, log)
         served, other = ({**POOL, "metadata": {"name": "home", "namespace": name}} for name in ("team-a", "default"))
@@ -238,18 +111,44 @@ def test_people_get_the_rights_of_their_cluster_role(cluster: Cluster) -> None:
 
 
 def test_every_variant_is_accepted_by_the_server(cluster: Cluster) -> None:
-    cluster.shell(next(text for _, what, text in documented_commands() if what == "separate").rpartition("helm install")[0])
-    cluster.wait_for_kinds()
+    cluster.install_kinds()
+    install_monitoring_kinds(cluster)
     cluster.shell("kubectl create namespace team-a && kubectl create namespace team-b")
-    for values in sorted((ROOT / "charts/grfleet/ci").glob("*-values.yaml")):
-        flags = "--set crds.enabled=false --set metrics.serviceMonitor.enabled=false"
+    for values in VARIANTS:
         name = f"v-{values.name.removesuffix('-values.yaml')}"
-        cluster.shell(f"helm install {name} charts/grfleet -n {name} --create-namespace -f {values} {flags}")
+        cluster.shell(f"helm install {name} charts/grfleet -n {name} --create-namespace -f {values} --set crds.enabled=false")
+        if name == "v-everything":
+            assert sorted(each["kind"] for each in cluster.get(MONITORING, "-n", name)["items"]) == sorted(MONITORING_KINDS)
+            wanted = yaml.safe_load(values.read_text())["policies"]
+            live = {each["kind"]: each["spec"] for each in cluster.get("hbmp,rtp,pip", "-n", name)["items"]}
+            assert live == dict(zip(POLICY_KINDS, (wanted["hbm"], wanted["routing"], wanted["preInference"]), strict=True))
         cluster.shell(f"helm uninstall {name} -n {name}")
 
 
+MONITORING = ",".join(f"{kind.lower()}s.monitoring.coreos.com" for kind in MONITORING_KINDS)
+
+
+def install_monitoring_kinds(cluster: Cluster) -> None:
+    """The names of the Prometheus operator's kinds, with any content."""
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    for kind in MONITORING_KINDS:
+        singular = kind.lower()
+        spec = {
+            "group": "monitoring.coreos.com",
+            "names": {"kind": kind, "plural": f"{singular}s", "singular": singular, "listKind": f"{kind}List"},
+            "scope": "Namespaced",
+            "versions": [{"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}],
+        }
+        metadata = {"name": f"{singular}s.monitoring.coreos.com"}
+        cluster.apply(
+            {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": metadata, "spec": spec}
+        )
+    cluster.shell("kubectl wait --for=condition=Established --timeout=30s crd --all")
+    wait_for(lambda: cluster.plane.kubectl("get", MONITORING, "-A", check=False).returncode == 0)
+
+
 def test_every_documented_block_is_run_or_says_why_not() -> None:
-    source = Path(__file__).read_text()
+    source = "".join(path.read_text() for path in Path(__file__).parent.glob("test_chart_*.py"))
     for how, what, text in documented_commands():
         assert how, f"no marker above: {text}"
         if how == "run":
