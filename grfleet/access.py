@@ -9,8 +9,8 @@ import inspect
 import os
 import random
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -190,6 +190,17 @@ def _namespace_of_the_context(path: str, context: str) -> str:
         raise Failed(f"there is no context {context} in {path}; `kubectl config get-contexts` lists them")
     inner: Mapping[str, str] = chosen.get("context") or {}
     return inner.get("namespace") or "default"
+
+
+@contextmanager
+def explained(cluster: Cluster) -> Iterator[None]:
+    """Turns what goes wrong with a request inside into a :class:`Failed` that says what to do."""
+    try:
+        yield
+    except ReconcileError as error:
+        raise Failed(why(error, cluster)) from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # an answer of another shape, or no JSON at all
+        raise Failed(f"what answers at {cluster.host} is no Kubernetes API server; check KUBECONFIG and --context") from error
 
 
 def why(error: ReconcileError, cluster: Cluster) -> str:

@@ -12,10 +12,9 @@ from typing import Any
 
 import typer
 
-from controllers.runtime.errors import ReconcileError
 from controllers.runtime.kube import list_all
 from controllers.runtime.resources import INSTANCES, POOLS, ResourceType
-from grfleet.access import SPELLINGS, Failed, KubeFlags, flags_after_command, reach
+from grfleet.access import SPELLINGS, Failed, KubeFlags, explained, flags_after_command, reach
 from grfleet.top.command import Output
 
 NO_FILES = ":4"
@@ -92,9 +91,10 @@ def names_in_the_cluster(kind: ResourceType, flags: KubeFlags) -> list[str]:
 
     async def ask() -> list[str]:
         async with reach(flags) as cluster:
-            return sorted(str(each["metadata"]["name"]) for each in await list_all(cluster.kube, kind, cluster.namespace))
+            with explained(cluster):
+                return sorted(str(each["metadata"]["name"]) for each in await list_all(cluster.kube, kind, cluster.namespace))
 
     try:
         return asyncio.run(ask())
-    except (Failed, ReconcileError):
+    except Failed:
         return []

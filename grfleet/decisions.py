@@ -15,9 +15,8 @@ from rich.table import Table
 from contract.agent import MAX_DECISIONS, DecisionRecord
 from contract.agent_client import AgentClient
 from contract.errors import ProtocolViolation, Unreachable
-from controllers.runtime.errors import ReconcileError
 from controllers.runtime.resources import INSTANCES, Key
-from grfleet.access import Failed, KubeFlags, reach, takes_kube_flags, why
+from grfleet.access import Failed, KubeFlags, explained, reach, takes_kube_flags
 
 
 @takes_kube_flags
@@ -82,15 +81,13 @@ async def _agent_url(instance: str, kube: KubeFlags) -> str:
     try:
         async with reach(kube) as cluster:
             where = Key(cluster.namespace, instance)
-            try:
+            with explained(cluster):
                 found = await cluster.kube.get(INSTANCES, where)
-            except ReconcileError as error:
-                raise Failed(why(error, cluster)) from error
+                url = None if found is None else found.get("spec", {}).get("source", {}).get("agentURL", "")
     except Failed as error:
         raise Failed(f"{error}; --agent URL does without the API server") from error
-    if found is None:
+    if url is None:
         raise Failed(f"no GRInstance {instance} in namespace {where.namespace}; `kubectl get gri -A` lists all, -n chooses")
-    url = found.get("spec", {}).get("source", {}).get("agentURL", "")
     if not url:
         raise Failed(f"GRInstance {where} names no agent (spec.source.agentURL)")
     return str(url)

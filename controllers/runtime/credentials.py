@@ -53,7 +53,10 @@ async def load_api_client(kubeconfig: str | None, *, context: str | None = None)
         raise Terminal("NoCredentials", f"no usable Kubernetes credentials: {path} is not a kubeconfig") from None
     configuration.proxy = configuration.proxy or proxy_for(configuration.host)
     configuration.client_session_kwargs = {"trust_env": False}
-    return kubernetes_client.ApiClient(configuration)
+    try:
+        return kubernetes_client.ApiClient(configuration)
+    except OSError as error:  # a certificate that is none
+        raise Terminal("NoCredentials", f"no usable Kubernetes credentials: {error}; look at the certificates") from None
 
 
 def proxy_for(url: str) -> str | None:

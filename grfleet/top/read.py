@@ -10,9 +10,9 @@ from typing import Any
 from controllers.runtime.errors import Forbidden, KindMissing, ReconcileError
 from controllers.runtime.kube import list_all
 from controllers.runtime.resources import INSTANCES, POOLS, ROUTING_TABLES, Key, ResourceType
-from grfleet.access import Cluster, Failed, why
+from grfleet.access import Cluster, Failed, explained, why
 from grfleet.top.render import Seen
-from grfleet.top.view import pools_of
+from grfleet.top.view import at, pools_of
 
 NAMESPACES = ResourceType("", "v1", "namespaces", "Namespace")
 
@@ -34,15 +34,13 @@ async def look(cluster: Cluster, *, pool: str, everywhere: bool, now: datetime) 
     """
     namespace = None if everywhere else cluster.namespace
     notes: list[str] = []
-    try:
+    with explained(cluster):
         pools = await list_all(cluster.kube, POOLS, namespace)
-    except ReconcileError as error:
-        raise Failed(why(error, cluster)) from error
     if not pools and namespace is not None:
         await _refuse_unknown_namespace(cluster, namespace)
     if pool:
-        names = sorted(str(each["metadata"]["name"]) for each in pools)
-        pools = [each for each in pools if each["metadata"]["name"] == pool]
+        names = sorted({str(at(each, "metadata", "name")) for each in pools})
+        pools = [each for each in pools if at(each, "metadata", "name") == pool]
         if not pools:
             raise Failed(_no_such_pool(pool, namespace, names))
     instances = await _or_note(cluster, INSTANCES, namespace, notes, required=bool(pool)) if pools else []
@@ -54,15 +52,14 @@ async def look(cluster: Cluster, *, pool: str, everywhere: bool, now: datetime) 
 async def _or_note(
     cluster: Cluster, resource: ResourceType, namespace: str | None, notes: list[str], *, required: bool
 ) -> Sequence[Any] | None:
-    try:
-        return await list_all(cluster.kube, resource, namespace)
-    except (Forbidden, KindMissing) as error:
-        if required:
-            raise Failed(why(error, cluster)) from error
-        notes.append(f"without {resource.kind}: {why(error, cluster)}")
-        return None
-    except ReconcileError as error:
-        raise Failed(why(error, cluster)) from error
+    with explained(cluster):
+        try:
+            return await list_all(cluster.kube, resource, namespace)
+        except (Forbidden, KindMissing) as error:
+            if required:
+                raise
+            notes.append(f"without {resource.kind}: {why(error, cluster)}")
+            return None
 
 
 async def _refuse_unknown_namespace(cluster: Cluster, namespace: str) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
+from kubeconfigs import kubeconfig_of
 from top_objects import instance, instance_status, pool, pool_status, split, table, unreachable_status
 
 from testbed.binaries import Binaries
@@ -214,19 +215,7 @@ def test_a_cluster_without_the_kinds_is_told_from_an_empty_one(run: Run, own_con
 def test_an_api_server_that_does_not_answer_is_named_with_what_to_check(run: Run, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: refuses
-        kubeconfig = tmp_path / "kubeconfig"
-        kubeconfig.write_text(
-            json.dumps(
-                {
-                    "apiVersion": "v1",
-                    "kind": "Config",
-                    "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{taken.getsockname()[1]}"}}],
-                    "users": [{"name": "u", "user": {}}],
-                    "contexts": [{"name": "now", "context": {"cluster": "c", "user": "u"}}],
-                    "current-context": "now",
-                }
-            )
-        )
+        kubeconfig = kubeconfig_of(tmp_path, server=f"http://127.0.0.1:{taken.getsockname()[1]}")
         shown = run("kubectl", "grfleet", "top", kubeconfig=kubeconfig)
         other = run("kubectl", "grfleet", "top", "--context", "other", kubeconfig=kubeconfig)
     assert shown.returncode == other.returncode == 1
