@@ -3,9 +3,10 @@
 import argparse
 
 import bench.decision
+import bench.kwok
 import bench.operator
 
-BENCHMARKS = {"decision": bench.decision.run, "operator": bench.operator.run}
+BENCHMARKS = {"decision": bench.decision.run, "operator": bench.operator.run, "kwok": bench.kwok.run}
 
 
 def main() -> None:

@@ -54,7 +54,7 @@ class Costs:
 
 def run(*, quick: bool, as_json: bool, seed: int) -> None:
     """Measure and publish."""
-    with _ended_by_sigterm():
+    with ended_by_sigterm():
         results, remarks = measure(QUICK if quick else FULL, seed=seed)
     notes = "\n".join([notes_on(results), *remarks])
     publish("operator", results, seed=seed, quick=quick, as_json=as_json, notes=notes)
@@ -209,7 +209,7 @@ def notes_on(results: Sequence[Result]) -> str:
 
 
 @contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
+def ended_by_sigterm() -> Iterator[None]:
     """Let SIGTERM unwind the run, so that every process it started is ended."""
 
     def leave(number: int, frame: FrameType | None) -> None:

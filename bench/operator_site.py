@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import httpx
 
@@ -119,10 +119,18 @@ class AuditLog:
 # One operator ------------------------------------------------------------------------------------------------------
 
 
-class OperatorProcess:
-    """One running operator. A context manager: at its end the process is gone."""
+class Home(Protocol):
+    """What an operator needs: its namespace, its credentials, and a folder for its log."""
 
-    def __init__(self, site: "Site", name: str) -> None:
+    directory: Path
+    namespace: str
+    kubeconfig: Path
+
+
+class OperatorProcess:
+    """One running operator, or what other code makes of its process. A context manager: at its end the process is gone."""
+
+    def __init__(self, site: Home, name: str, *, code: str = _OPERATOR) -> None:
         self.name = name
         self.log = site.directory / f"{site.namespace}-{name}.log"
         variables = {
@@ -138,7 +146,7 @@ class OperatorProcess:
         self.started = time.time()
         with self.log.open("wb") as stream:
             self._child = subprocess.Popen(
-                [sys.executable, "-c", _OPERATOR], stdout=stream, stderr=stream, env=environment, cwd=site.directory
+                [sys.executable, "-c", code], stdout=stream, stderr=stream, env=environment, cwd=site.directory
             )
 
     def __enter__(self) -> Self:
@@ -269,13 +277,7 @@ class Site:
 
     def _prepare(self) -> None:
         self._post("/api/v1/namespaces", {"metadata": {"name": self.namespace}})
-        self._post(f"/api/v1/namespaces/{self.namespace}/serviceaccounts", {"metadata": {"name": "operator"}})
-        rules = [rule for scope in Scope for rule in policy_rules(scope)]
-        role, binding = bound_role("operator", rules, account="operator", namespace=self.namespace, cluster=False)
-        roles = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{self.namespace}"
-        self._post(f"{roles}/roles", role)
-        self._post(f"{roles}/rolebindings", binding)
-        self.kubeconfig = self.plane.service_account_kubeconfig(self.namespace, "operator")
+        self.kubeconfig = operator_kubeconfig(self.plane, self.api, self.namespace)
         self._post(f"{GROUP}/namespaces/{self.namespace}/routingpolicies", _ROUTING)
         for first in range(0, self.instances, PER_POOL):
             numbers = range(first, min(first + PER_POOL, self.instances))
@@ -298,6 +300,17 @@ class Site:
 
     def _post(self, path: str, body: dict[str, Any]) -> None:
         self.api.post(path, json=body).raise_for_status()
+
+
+def operator_kubeconfig(plane: ControlPlane, api: httpx.Client, namespace: str) -> Path:
+    """Kubeconfig of a new ServiceAccount that may do in its namespace what the operator's rules say, and nothing else."""
+    account = {"metadata": {"name": "operator"}}
+    api.post(f"/api/v1/namespaces/{namespace}/serviceaccounts", json=account).raise_for_status()
+    rules = [rule for scope in Scope for rule in policy_rules(scope)]
+    roles = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
+    for body in bound_role("operator", rules, account="operator", namespace=namespace, cluster=False):
+        api.post(f"{roles}/{body['kind'].lower()}s", json=body).raise_for_status()
+    return plane.service_account_kubeconfig(namespace, "operator")
 
 
 def _says_true(pool: dict[str, Any], condition: str) -> bool:
