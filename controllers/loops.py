@@ -16,7 +16,7 @@ def all_loops() -> list[Loop]:
     """Fresh loops for one process. The allocation loop enters in `book` what agents say; other loops read it there."""
     key, parsed, book = SigningKey(), ParsedObjects(), AgentBook()
     return [
-        PoolLoop(KeyPublisher(key), parsed),
+        PoolLoop(KeyPublisher(key), parsed, book),
         AllocationLoop(key, parsed, book),
         AllocationRollupLoop(parsed),
         RoutingLoop(parsed),

@@ -77,10 +77,10 @@ SERVING: tuple[ConditionSpec, ...] = (
                 "Wait a few seconds; else follow the condition TablePublished.",
             ),
             Reason(
-                "UnsupportedSource",
+                "WorkloadHeld",
                 _F,
-                "This release does not run instances of that source.",
-                "Use instances.external, or upgrade grfleet.",
+                "The pods that run, if any, are not those that the pool asks for: its template cannot be used or was refused.",
+                "Follow the condition InstancesReady.",
             ),
             Reason("Draining", _F, "The instance leaves and finishes its requests.", _NOTHING),
             Reason("Pending", _U, "Nothing has been observed yet.", "Wait a few seconds; then look at the operator's log."),
@@ -121,8 +121,8 @@ SERVING: tuple[ConditionSpec, ...] = (
             Reason(
                 "NameTaken",
                 _F,
-                "An instance of another pool already has the name.",
-                "Give the entry of instances.external another name.",
+                "An instance of another pool, or a Deployment of somebody else, already has the name.",
+                "Give the entry of instances.external, or the pool, another name.",
             ),
             Reason(
                 "NameTooLong",
@@ -131,10 +131,16 @@ SERVING: tuple[ConditionSpec, ...] = (
                 "Create the pool under a shorter name, or shorten the name of the entry.",
             ),
             Reason(
-                "UnsupportedSource",
+                "AgentImageUnset",
                 _F,
-                "This release does not run instances of that source; nothing was created.",
-                "Use instances.external, or upgrade grfleet.",
+                "The operator was not told which image the agent beside the engines has; nothing was written.",
+                "Set the operator's --agent-image (agent.image in the chart).",
+            ),
+            Reason(
+                "LabelsOverlap",
+                _F,
+                "Pods carry the labels of this adopted pool and belong, or would belong, to another pool as well.",
+                "Make instances.adopted.matchLabels of one of them narrower; the managed pool, else the first by name, has the pods.",
             ),
             Reason(
                 "TemplateInvalid",

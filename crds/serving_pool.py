@@ -386,8 +386,6 @@ KIND = Kind(
     scale=Scale(".spec.replicas", ".status.replicas", ".status.selector"),
     selectable_fields=(".spec.model.name", ".spec.scaling.mode", ".spec.policies.hbm", ".spec.paused"),
     not_yet=(
-        "`instances.managed` and `instances.adopted`: the pool loop runs external instances and answers `UnsupportedSource`",
-        "`scaling` and `replicas`: there is no scaler and no Deployment to scale",
         "`policies.preInference`, `memory.hostBytes` and `memory.ssdBytes`: there is no pre-inference loop",
         "`model` and `slo.goodPercent`: shown, and compared neither with what engines describe nor with what is measured",
     ),

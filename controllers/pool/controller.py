@@ -1,59 +1,107 @@
-"""The pool loop as the runtime sees it: which events concern which pool, and one reconcile."""
+"""The pool loop as the runtime sees it: one reconcile over observe, decide and execute."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
+from typing import Protocol
 
+from controllers.agent_book import Heard
 from controllers.pace import Restraint, WriteTimes
 from controllers.parsed import ParsedObjects
 from controllers.pool.decide import decide
 from controllers.pool.execute import execute
-from controllers.pool.observe import observe, pools_that_may_want
+from controllers.pool.observe import Observation, observe
+from controllers.pool.pod_world import look_at_pods
+from controllers.pool.wake import pools_for
+from controllers.pool.workload_execute import Refused, WorkloadMemory
 from controllers.runtime.controller import DONE, Result
 from controllers.runtime.loop import Context
-from controllers.runtime.resources import INSTANCES, POOLS, Key
-from controllers.runtime.store import EventType, Store, WatchEvent
+from controllers.runtime.resources import DEPLOYMENTS, INSTANCES, PODS, POOLS, ROUTING_POLICIES, ROUTING_TABLES, Key
+from controllers.runtime.store import Store, WatchEvent
 from controllers.signing_key import KeyPublisher
+
+RESIDENT_SECONDS = 60.0
+"""An older measurement says nothing about what an instance holds."""
+
+
+class Statuses(Protocol):
+    """Where the last status of an agent is found; `AgentBook` is the real one."""
+
+    def last(self, uid: str) -> Heard | None:
+        """What the agent of the GRInstance with this uid said last, or None."""
 
 
 class PoolLoop:
-    """Keyed by pool; the field manager grfleet-pool."""
+    """Keyed by pool; the field manager grfleet-pool.
+
+    Parameters
+    ----------
+    statuses
+        What agents said last, from which the value of an instance is read when a pool gets smaller; None: nobody knows.
+    """
 
     name = "pool"
     keyed_by = POOLS
-    watches = (POOLS, INSTANCES)
+    watches = (POOLS, INSTANCES, PODS, DEPLOYMENTS, ROUTING_TABLES, ROUTING_POLICIES)
 
-    def __init__(self, publisher: KeyPublisher, parsed: ParsedObjects) -> None:
-        self._parsed, self._publisher = parsed, publisher
+    def __init__(self, publisher: KeyPublisher, parsed: ParsedObjects, statuses: Statuses | None = None) -> None:
+        self._parsed, self._publisher, self._statuses = parsed, publisher, statuses
         self._writes = WriteTimes()
         self._restraint = Restraint()
+        self._memory = WorkloadMemory()
 
     def keys_for(self, event: WatchEvent, store: Store) -> Iterable[Key]:
-        """The pool itself; for an instance the pool that it names, and once it is gone those that may want its name."""
-        if event.resource == POOLS:
-            return (event.key,)
-        named = {str(event.obj["spec"]["poolRef"])} if event.obj.get("spec") else set()
-        if event.type is EventType.DELETED:
-            named |= set(pools_that_may_want(event.key.name))
-        return [key for key in (Key(event.key.namespace, name) for name in named) if store.get(POOLS, key) is not None]
+        """The pools that an event concerns, as far as they exist."""
+        return [key for key in pools_for(event, store) if event.resource == POOLS or store.get(POOLS, key) is not None]
 
     async def start(self, ctx: Context) -> None:
         """Nothing that an earlier term of leadership remembered holds."""
         self._publisher.forget()
+        self._memory.clear()
 
     async def reconcile(self, key: Key, ctx: Context) -> Result | None:
         """Observe, decide, execute."""
         began_s = ctx.clock.monotonic()
         if wait := self._restraint.seconds_left(key, now_s=began_s):
             return Result(wait)
-        seen = observe(ctx.store, key, parsed=self._parsed, write_ages=self._writes.ages(key, now_s=began_s))
+        seen = self._observe(key, ctx)
         if seen is None:
-            self._writes.forget(key)
-            self._restraint.forget(key)
+            for memory in (self._writes, self._restraint, self._memory):
+                memory.forget(key)
             return DONE
         plan = decide(seen, ctx.clock.now())
         self._restraint.note(key, began_s=began_s, ended_s=ctx.clock.monotonic())
-        if await execute(plan, seen.stored, ctx):
+        try:
+            written = await execute(plan, seen.stored, ctx, self._memory)
+        except Refused:
+            return Result(0.0)  # the next look knows of it and says so
+        if written:
             self._writes.note(key, now_s=ctx.clock.monotonic())
         await self._publisher.ensure(ctx, key.namespace)
-        return Result(plan.requeue_after)
+        waits = (plan.requeue_after, self._memory.seconds_to_retry(key, now_s=ctx.clock.monotonic()))
+        return Result(min((wait for wait in waits if wait is not None), default=None))
+
+    def _observe(self, key: Key, ctx: Context) -> Observation | None:
+        now_s = ctx.clock.monotonic()
+        return observe(
+            ctx.store,
+            key,
+            parsed=self._parsed,
+            write_ages=self._writes.ages(key, now_s=now_s),
+            look_at_pods=partial(
+                look_at_pods,
+                ctx,
+                key,
+                resident_bytes=partial(self._resident_bytes, now_s=now_s),
+                refusal=self._memory.refusal(key, now_s=now_s),
+                applied=self._memory.applied(key),
+            ),
+        )
+
+    def _resident_bytes(self, uid: str, *, now_s: float) -> int | None:
+        """Bytes of cached state that the instance holds, or None without a recent measurement."""
+        heard = None if self._statuses is None else self._statuses.last(uid)
+        if heard is None or heard.status.split is None or now_s - heard.at_s > RESIDENT_SECONDS:
+            return None
+        return heard.status.split.used_emb_bytes + heard.status.split.used_kv_bytes

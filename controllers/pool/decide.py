@@ -1,7 +1,7 @@
 """What to do for a pool, as a pure function: which instances to apply or delete, and what its status says.
 
-External entries become one GRInstance each. Managed and adopted pools are refused in words, with nothing half-done. While the
-pool is paused the set of instances is left alone and only status follows.
+External entries become one GRInstance each; what pods need stands in `pod_decide`. While the pool is paused the set of external
+instances is left alone and only status follows.
 """
 
 from __future__ import annotations
@@ -13,9 +13,13 @@ from typing import Any
 
 from controllers.announce import Announcement, announcements, moved_on
 from controllers.pace import wait_before_write
+from controllers.pool.actions import Action, ApplyInstance, DeleteInstance, WriteReadiness
 from controllers.pool.observe import LABEL_LIMIT, NAME_LIMIT, InstanceSeen, Observation, instance_name
+from controllers.pool.pod_decide import PodPlan, Workload, decide_pods, workload_of
+from controllers.pool.pod_readiness import pods_condition, serving_enough
 from controllers.pool.readiness import instance_condition, instances_condition, paused_condition, ready_condition
 from controllers.pool.summary import summary
+from controllers.pool.workload import disruption_budget_body
 from controllers.runtime.conditions import Condition, conditions_of, find_condition, set_conditions
 from controllers.runtime.resources import POOL_LABEL, Object
 from crds.instance import SourceKind
@@ -24,39 +28,14 @@ TAKEN_RETRY_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ApplyInstance:
-    """Create the instance (`current` is None) or bring its source up to date."""
-
-    name: str
-    source: Mapping[str, Any]
-    current: Object | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteInstance:
-    """Delete exactly this instance."""
-
-    name: str
-    uid: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteReadiness:
-    """Put Ready and observedGeneration into the status of an instance."""
-
-    current: Object
-    status: Mapping[str, Any]
-    announce: tuple[Announcement, ...]
-
-
-Action = ApplyInstance | DeleteInstance | WriteReadiness
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to carry out. `status` is None when there is nothing new, or nothing yet; then `requeue_after` says when."""
+    """What to carry out. `status` is None when there is nothing new, or nothing yet; then `requeue_after` says when.
+
+    `budget` is the PodDisruptionBudget that has to stand; nobody watches those, so it may stand already.
+    """
 
     actions: tuple[Action, ...] = ()
+    budget: Mapping[str, Any] | None = None
     status: Mapping[str, Any] | None = None
     announce: tuple[Announcement, ...] = ()
     requeue_after: float | None = None
@@ -66,18 +45,33 @@ def decide(seen: Observation, now: datetime) -> Plan:
     """Choose the actions and the status for what was seen."""
     if seen.pool.metadata.deletion_timestamp is not None:
         return Plan()  # owner references do the rest
-    wanted = _wanted(seen)
-    changes = () if seen.pool.spec.paused else _changes(seen, wanted)
-    status, conditions = _status(seen, wanted, now)
+    wanted, workload = _wanted(seen), Workload()
+    changes: tuple[Action, ...] = ()
+    pods = PodPlan(instances=(), workload=(), next_look=None)
+    waits = [TAKEN_RETRY_SECONDS] if seen.strangers else []
+    if seen.world is None:
+        changes = () if seen.pool.spec.paused else _changes(seen, wanted)
+    elif name_problem(seen) is None:
+        workload = workload_of(seen, seen.world)
+        pods = decide_pods(seen, seen.world, workload, now)
+        waits += [pods.next_look] if pods.next_look is not None else []
+    status, conditions = _status(seen, wanted, workload, now)
     before = conditions_of(seen.stored)
     wait, changed = _pace(seen, status)
-    taken = TAKEN_RETRY_SECONDS if seen.strangers else None
+    if changed and wait:
+        waits.append(wait)
     return Plan(
-        actions=(*changes, *_readiness(seen.instances, now)),
+        actions=(*changes, *pods.instances, *_readiness(seen.instances, now), *pods.workload),
+        budget=disruption_budget_body(seen.pool, seen.stored) if _keeps_budget(seen, workload) else None,
         status=status if changed and not wait else None,
         announce=announcements(before, conditions) if changed and not wait else (),
-        requeue_after=wait if changed and wait else taken,
+        requeue_after=min(waits, default=None),
     )
+
+
+def _keeps_budget(seen: Observation, workload: Workload) -> bool:
+    """Whether the pool has a Deployment, or gets one now."""
+    return not seen.pool.spec.paused and seen.world is not None and workload.body is not None and workload.problem is None
 
 
 def _wanted(seen: Observation) -> dict[str, dict[str, Any]]:
@@ -148,12 +142,15 @@ def _readiness(instances: Iterable[InstanceSeen], now: datetime) -> Iterable[Wri
 
 
 def _status(
-    seen: Observation, wanted: Mapping[str, Mapping[str, Any]], now: datetime
+    seen: Observation, wanted: Mapping[str, Mapping[str, Any]], workload: Workload, now: datetime
 ) -> tuple[dict[str, Any], tuple[Condition, ...]]:
-    generation, before = seen.pool.metadata.generation, conditions_of(seen.stored)
-    instances = instances_condition(seen, tuple(wanted), problem=name_problem(seen))
+    generation, before, problem = seen.pool.metadata.generation, conditions_of(seen.stored), name_problem(seen)
+    if seen.world is None or problem is not None:
+        instances, enough = instances_condition(seen, tuple(wanted), problem=problem), False
+    else:
+        instances, enough = pods_condition(seen, seen.world, workload), serving_enough(seen, seen.world)
     own = (instances, paused_condition(seen.pool))
-    ready = ready_condition(seen, instances)
+    ready = ready_condition(seen, instances, serving_enough=enough)
     items = set_conditions(before, own if ready is None else (*own, ready), observed_generation=generation, now=now)
     observed: int | None = generation
     if ready is None:  # another loop has not seen this generation yet: the old word stands until it has

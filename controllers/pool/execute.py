@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from controllers.announce import post
-from controllers.pool.decide import ApplyInstance, DeleteInstance, Plan, WriteReadiness
+from controllers.pool.actions import ApplyInstance, DeleteInstance, WriteReadiness
+from controllers.pool.decide import Plan
+from controllers.pool.workload_execute import WorkloadMemory, carry_out, ensure_budget
 from controllers.runtime.kube import ABSENT
 from controllers.runtime.loop import Context
 from controllers.runtime.resources import (
@@ -28,15 +30,26 @@ from controllers.status import write_status
 from crds.reasons import FieldManager
 
 
-async def execute(plan: Plan, pool: Object, ctx: Context) -> bool:
-    """Do what the plan says, instances first; returns whether the pool's status was written."""
+async def execute(plan: Plan, pool: Object, ctx: Context, memory: WorkloadMemory | None = None) -> bool:
+    """Do what the plan says, instances first; returns whether the pool's status was written.
+
+    Raises
+    ------
+    Refused
+        When the API server does not take the Deployment; `memory` has the reason, the status is not written.
+    """
+    memory = memory or WorkloadMemory()
     for action in plan.actions:
         if isinstance(action, ApplyInstance):
             await _apply_instance(action, pool, ctx)
         elif isinstance(action, DeleteInstance):
             await ctx.kube.delete(INSTANCES, Key(key_of(pool).namespace, action.name), uid=action.uid)
-        else:
+        elif isinstance(action, WriteReadiness):
             await _write_readiness(action, ctx)
+        else:
+            await carry_out(action, ctx, memory)
+    if plan.budget is not None:
+        await ensure_budget(plan.budget, pool, ctx, memory)
     if plan.status is None:
         return False
     await _write_status(POOLS, pool, plan.status, ctx)
@@ -44,18 +57,18 @@ async def execute(plan: Plan, pool: Object, ctx: Context) -> bool:
     return True
 
 
-def instance_body(pool: Object, name: str, source: Mapping[str, Any]) -> dict[str, Any]:
+def instance_body(pool: Object, name: str, source: Mapping[str, Any], drain: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The fields of a GRInstance that the pool loop owns."""
     where = key_of(pool)
     body = identity(INSTANCES, Key(where.namespace, name))
     body["metadata"]["labels"] = {POOL_LABEL: where.name}
     body["metadata"]["ownerReferences"] = [owner_reference(POOLS, pool, controller=True)]
-    body["spec"] = {"poolRef": where.name, "source": dict(source)}
+    body["spec"] = {"poolRef": where.name, "source": dict(source), **({} if drain is None else {"drain": dict(drain)})}
     return body
 
 
 async def _apply_instance(action: ApplyInstance, pool: Object, ctx: Context) -> None:
-    body, current = instance_body(pool, action.name, action.source), action.current
+    body, current = instance_body(pool, action.name, action.source, action.drain), action.current
     answer = await ctx.kube.apply(
         INSTANCES,
         body,

@@ -5,12 +5,13 @@ Everything comes from the store, so a look costs no request.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from pydantic import ValidationError
 
 from controllers.parsed import ParsedObjects
+from controllers.pool.pod_world import PodWorld
 from controllers.runtime.errors import Terminal
 from controllers.runtime.resources import INSTANCES, POOLS, Key, Object, key_of, uid_of
 from controllers.runtime.store import Store
@@ -50,6 +51,8 @@ class Observation:
         Wanted names still held by instances of a deleted pool of the same name, which the garbage collector removes.
     write_ages
         Seconds since the last status writes of the pool, newest first.
+    world
+        Pods and what belongs to them; None for an external pool.
     """
 
     pool: GRServingPool
@@ -58,6 +61,7 @@ class Observation:
     strangers: Mapping[str, str]
     predecessors: frozenset[str] = frozenset()
     write_ages: tuple[float, ...] = ()
+    world: PodWorld | None = None
 
 
 def instance_name(pool: str, entry: str) -> str:
@@ -79,7 +83,13 @@ def read_instance(stored: Object, parsed: ParsedObjects) -> InstanceSeen:
         return InstanceSeen(stored=stored, model=None)
 
 
-def observe(store: Store, key: Key, *, parsed: ParsedObjects, write_ages: tuple[float, ...]) -> Observation | None:
+LookAtPods = Callable[[GRServingPool, tuple[str, ...]], PodWorld | None]
+"""Reads what belongs to the pods of a pool, given the uids of its instances."""
+
+
+def observe(
+    store: Store, key: Key, *, parsed: ParsedObjects, write_ages: tuple[float, ...], look_at_pods: LookAtPods
+) -> Observation | None:
     """Read the world of the pool; None when there is no such pool.
 
     Raises
@@ -94,22 +104,31 @@ def observe(store: Store, key: Key, *, parsed: ParsedObjects, write_ages: tuple[
         pool = parsed.read(GRServingPool, stored)
     except ValidationError as error:
         raise Terminal("InvalidSpec", f"pool {key} cannot be read: {explain_invalid(error)}") from error
-    strangers, predecessors = _holders(store, key, pool)
+    instances = tuple(read_instance(each, parsed) for each in store.owned_by(INSTANCES, stored))
+    world = look_at_pods(pool, tuple(each.uid for each in instances))
+    strangers, predecessors = _holders(store, key, pool, wanted_names(pool, world))
     return Observation(
         pool=pool,
         stored=stored,
-        instances=tuple(read_instance(each, parsed) for each in store.owned_by(INSTANCES, stored)),
+        instances=instances,
         strangers=strangers,
         predecessors=predecessors,
         write_ages=write_ages,
+        world=world,
     )
 
 
-def _holders(store: Store, key: Key, pool: GRServingPool) -> tuple[dict[str, str], frozenset[str]]:
+def wanted_names(pool: GRServingPool, world: PodWorld | None) -> tuple[str, ...]:
+    """Names of the instances that the pool should have: of its entries, or of its pods."""
+    if world is not None:
+        return tuple(pod.name for pod in world.pods)
+    return tuple(instance_name(pool.metadata.name, entry.name) for entry in pool.spec.instances.external or ())
+
+
+def _holders(store: Store, key: Key, pool: GRServingPool, names: Iterable[str]) -> tuple[dict[str, str], frozenset[str]]:
     """Wanted names in other hands: (strangers, names of a predecessor of this pool)."""
     strangers, predecessors = {}, set()
-    for entry in pool.spec.instances.external or ():
-        name = instance_name(key.name, entry.name)
+    for name in names:
         stored = store.get(INSTANCES, Key(key.namespace, name))
         owners = (stored["metadata"].get("ownerReferences") or ()) if stored is not None else ()
         if stored is None or any(owner.get("uid") == pool.metadata.uid for owner in owners):

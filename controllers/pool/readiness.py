@@ -15,6 +15,9 @@ from controllers.words import few
 from crds import GRServingPool
 
 _UNUSABLE_POLICY = frozenset({"PolicyNotFound", "PolicyInvalid"})
+_BESIDE = frozenset({"Progressing", "LabelsOverlap"})
+_HELD = frozenset({"TemplateInvalid", "DeploymentRefused", "AgentImageUnset"})
+"""Reasons for which the pods that run are not those that the pool asks for."""
 
 
 def instance_condition(instance: InstanceSeen) -> Condition:
@@ -22,6 +25,10 @@ def instance_condition(instance: InstanceSeen) -> Condition:
     if instance.stored["metadata"].get("deletionTimestamp"):
         return Condition("Ready", "False", "Terminating", "the instance is being deleted")
     model = instance.model
+    if model is not None and model.spec.drain is not None:
+        return Condition(
+            "Ready", "False", "Draining", f"the instance leaves ({model.spec.drain.reason.value}) and finishes its requests"
+        )
     if model is None:
         return Condition(
             "Ready", "False", "InvalidSpec", "this operator cannot read the object; compare the versions of CRDs and operator"
@@ -55,15 +62,6 @@ def paused_condition(pool: GRServingPool) -> Condition:
 def instances_condition(seen: Observation, wanted: Sequence[str], *, problem: str | None) -> Condition:
     """InstancesReady of a pool."""
     kind = "InstancesReady"
-    source = seen.pool.spec.instances
-    if source.external is None:
-        word = "managed" if source.managed is not None else "adopted"
-        return Condition(
-            kind,
-            "False",
-            "UnsupportedSource",
-            f"instances.{word} is not part of this release; create the pool with instances.external",
-        )
     if problem is not None:
         return Condition(kind, "False", "NameTooLong", f"{problem}; shorten the name")
     if not wanted:
@@ -85,10 +83,13 @@ def instances_condition(seen: Observation, wanted: Sequence[str], *, problem: st
     return Condition(kind, "True", "AllReady", _share(wanted, states))
 
 
-def ready_condition(seen: Observation, instances: Condition) -> Condition | None:
-    """Ready of a pool; None while another loop has yet to see this generation and the old word can stand."""
+def ready_condition(seen: Observation, instances: Condition, *, serving_enough: bool = False) -> Condition | None:
+    """Ready of a pool; None while another loop has yet to see this generation and the old word can stand.
+
+    While as many instances serve as are wanted, a rolling update or a drain that goes on beside does not take Ready away.
+    """
     before = conditions_of(seen.stored)
-    if instances.status != "True":
+    if instances.status != "True" and not (serving_enough and instances.reason in _BESIDE):
         return _not_ready(seen, instances)
     policy, table = find_condition(before, "PolicyHealthy"), find_condition(before, "TablePublished")
     for part in (policy, table):
@@ -109,8 +110,8 @@ def ready_condition(seen: Observation, instances: Condition) -> Condition | None
 
 def _not_ready(seen: Observation, instances: Condition) -> Condition:
     message = f"InstancesReady: {instances.message}"
-    if instances.reason == "UnsupportedSource":
-        return Condition("Ready", "False", "UnsupportedSource", instances.message)
+    if instances.reason in _HELD:
+        return Condition("Ready", "False", "WorkloadHeld", message)
     if instances.reason == "NoneFound":
         return Condition("Ready", "False", "NoInstances", message)
     some = any(instance_condition(each).status == "True" for each in seen.instances)

@@ -18,14 +18,16 @@ from controllers.runtime.conditions import conditions_of, find_condition
 from controllers.runtime.resources import POOL_LABEL
 from crds import GRInstance
 
+LONGEST_SELECTOR = 1024
+
 
 def summary(seen: Observation) -> dict[str, Any]:
     """The status fields of the pool that are not conditions, as the API spells them."""
     name, published = seen.pool.metadata.name, seen.pool.status
     models = [each.model for each in seen.instances if each.model is not None]
     fields: dict[str, Any] = {
-        "replicas": len(seen.instances),
-        "selector": f"{POOL_LABEL}={name}",
+        "replicas": len(seen.instances) if seen.world is None else sum(not pod.terminating for pod in seen.world.pods),
+        "selector": _selector(seen, name),
         "instances": _counts(seen, models),
     }
     shares = [m.status.split.accepted.emb_percent for m in models if m.status.split and m.status.split.accepted]
@@ -44,12 +46,25 @@ def summary(seen: Observation) -> dict[str, Any]:
     return fields
 
 
+def _selector(seen: Observation, name: str) -> str:
+    """What selects the pods of the pool; pools without pods, and labels that are too long for the field, have our label."""
+    adopted = seen.pool.spec.instances.adopted
+    labels = "" if adopted is None else ",".join(f"{key}={value}" for key, value in sorted(adopted.match_labels.items()))
+    return labels if 0 < len(labels) <= LONGEST_SELECTOR else f"{POOL_LABEL}={name}"
+
+
 def _counts(seen: Observation, models: list[GRInstance]) -> Mapping[str, int]:
     ready = sum(instance_condition(each).status == "True" for each in seen.instances)
     settled = sum(
         (find_condition(conditions_of(each.stored), "SplitSettled") or {}).get("status") == "True" for each in seen.instances
     )
+    pods: dict[str, int] = {}
+    if seen.world is not None:
+        version = seen.pool.spec.model.version
+        pods["draining"] = sum(model.spec.drain is not None for model in models)
+        pods["updated"] = sum(model.spec.source.model_version in (version, None) for model in models)
     return {
+        **pods,
         "total": len(seen.instances),
         "ready": ready,
         "settled": settled,

@@ -18,6 +18,14 @@ POOL_LABEL = f"{GROUP}/pool"
 """Label on everything that belongs to a pool: its name."""
 MODEL_VERSION_LABEL = f"{GROUP}/model-version"
 """Label on pods: the model version that they were made for."""
+GROUP_PREFIX = f"{GROUP}/"
+"""Beginning of every label and annotation of ours."""
+GATE = f"{GROUP}/warm"
+"""Readiness gate of managed pods: true once the instance has its full share of users."""
+SERVING_PORT = "gr"
+"""Name of the container port at which an engine serves."""
+AGENT_PORT = "grfleet-agent"
+"""Name of the container port at which an agent answers."""
 
 
 class Key(NamedTuple):

@@ -31,6 +31,16 @@ def already_applied(desired: Object, current: Object, *, field_manager: str, sub
     return _matches(wanted, current, fields)
 
 
+def owns(current: Object, path: Sequence[str], *, field_manager: str, subresource: str | None = None) -> bool:
+    """True if the manager has applied the field at `path`, a sequence of object keys."""
+    fields = _owned_fields(current, field_manager, subresource)
+    for name in path:
+        if fields is None:
+            return False
+        fields = fields.get(f"f:{name}")
+    return fields is not None
+
+
 def _owned_fields(current: Object, field_manager: str, subresource: str | None) -> Mapping[str, Any] | None:
     for entry in current.get("metadata", {}).get("managedFields", ()):
         if (

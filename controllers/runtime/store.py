@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from controllers.runtime.resources import Key, Object, ResourceType, key_of, uid_of
+from controllers.runtime.projection import PROJECTIONS
+from controllers.runtime.resources import DEPLOYMENTS, PODS, POOL_LABEL, POOLS, Key, Object, ResourceType, key_of, uid_of
 
 _logger = logging.getLogger(__name__)
 
@@ -24,7 +25,11 @@ Indexer = Callable[[Object], Iterable[Hashable]]
 BY_OWNER = "owner"
 """Index of every resource: uid of each owner reference."""
 BY_POOL = "pool"
-"""Index of every resource: Key of the pool that ``spec.poolRef`` names."""
+"""Index of every resource: Key of the pool that ``spec.poolRef`` names; of pods and Deployments the one that our label names."""
+BY_NAMESPACE = "namespace"
+"""Index of pods and pools: their namespace."""
+_LABELLED = frozenset({PODS, DEPLOYMENTS})
+_BY_NAMESPACE = frozenset({PODS, POOLS})
 
 
 class EventType(StrEnum):
@@ -68,11 +73,9 @@ class Store:
         self._sequence = 0
         self._touched: dict[tuple[ResourceType, Key], int] = {}
         self._listeners: list[Listener] = []
-        self._indexers: dict[ResourceType, dict[str, Indexer]] = {
-            resource: {BY_OWNER: _owners, BY_POOL: _pool} for resource in self._objects
-        }
+        self._indexers: dict[ResourceType, dict[str, Indexer]] = {resource: _indexers_of(resource) for resource in self._objects}
         self._indexes: dict[tuple[ResourceType, str], defaultdict[Hashable, set[Key]]] = {
-            (resource, name): defaultdict(set) for resource in self._objects for name in (BY_OWNER, BY_POOL)
+            (resource, name): defaultdict(set) for resource, indexers in self._indexers.items() for name in indexers
         }
 
     # -- reading ------------------------------------------------------------------------------------------------
@@ -105,8 +108,12 @@ class Store:
         return self.by_index(resource, BY_OWNER, uid_of(owner))
 
     def of_pool(self, resource: ResourceType, pool: Key) -> list[Object]:
-        """Objects of ``resource`` whose ``spec.poolRef`` names the pool."""
+        """Objects of ``resource`` that name the pool: by ``spec.poolRef``, pods and Deployments by our label."""
         return self.by_index(resource, BY_POOL, pool)
+
+    def in_namespace(self, resource: ResourceType, namespace: str) -> list[Object]:
+        """Pods or pools of a namespace, in the order of their keys; of other resources there is no such index."""
+        return self.by_index(resource, BY_NAMESPACE, namespace)
 
     def count(self, resource: ResourceType) -> int:
         """How many objects are known."""
@@ -153,10 +160,13 @@ class Store:
         old = self._objects[resource].get(key)
         if old is not None and not _newer(obj, old):
             return
-        new = _trimmed(obj)
+        new = _kept(resource, obj)
         if old is not None and uid_of(old) != uid_of(new):
             self.drop(resource, key, last=old)  # deleted and created again between two looks
             old = None
+        if old is not None and resource in PROJECTIONS and _same_but_for_version(old, new):
+            self._objects[resource][key] = new
+            return  # what has changed is nothing that anybody here reads
         self._unindex(resource, key, old)
         self._objects[resource][key] = new
         self._index(resource, key, new)
@@ -255,6 +265,17 @@ def _newer(new: Mapping[str, Any], old: Object) -> bool:
     return left != right
 
 
+def _kept(resource: ResourceType, obj: Mapping[str, Any]) -> Object:
+    """What is kept of an object: of those that are not ours only what somebody reads."""
+    projection = PROJECTIONS.get(resource)
+    return _trimmed(obj if projection is None else projection(obj))
+
+
+def _same_but_for_version(old: Object, new: Object) -> bool:
+    left, right = ({**each["metadata"], "resourceVersion": ""} for each in (old, new))
+    return left == right and all(old.get(part) == new.get(part) for part in ("spec", "status"))
+
+
 def _trimmed(obj: Mapping[str, Any]) -> Object:
     """Drop what other managers recorded about their fields: it is half of an object and nobody here reads it.
 
@@ -272,6 +293,12 @@ def _packed(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**entry, "fieldsV1": json.dumps(fields)} if isinstance(fields, Mapping) else entry
 
 
+def _indexers_of(resource: ResourceType) -> dict[str, Indexer]:
+    """The indexes that every store has for a resource."""
+    indexers: dict[str, Indexer] = {BY_OWNER: _owners, BY_POOL: _labelled_pool if resource in _LABELLED else _pool}
+    return {**indexers, BY_NAMESPACE: _namespace} if resource in _BY_NAMESPACE else indexers
+
+
 def _owners(obj: Object) -> Iterable[Hashable]:
     return [reference["uid"] for reference in obj["metadata"].get("ownerReferences", ())]
 
@@ -279,3 +306,12 @@ def _owners(obj: Object) -> Iterable[Hashable]:
 def _pool(obj: Object) -> Iterable[Hashable]:
     name = (obj.get("spec") or {}).get("poolRef")
     return [Key(obj["metadata"].get("namespace", ""), name)] if name else ()
+
+
+def _labelled_pool(obj: Object) -> Iterable[Hashable]:
+    name = (obj["metadata"].get("labels") or {}).get(POOL_LABEL)
+    return [Key(obj["metadata"].get("namespace", ""), name)] if name else ()
+
+
+def _namespace(obj: Object) -> Iterable[Hashable]:
+    return [obj["metadata"].get("namespace", "")]

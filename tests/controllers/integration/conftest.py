@@ -10,11 +10,12 @@ import httpx
 import pytest
 
 HERE = Path(__file__).resolve().parent
-for folder in (HERE, HERE.parent / "runtime"):
+for folder in (HERE, HERE.parent / "runtime", HERE.parent / "faults"):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
 from integration_fleet import OPERATOR, Fleet, Pair  # noqa: E402 - only importable once the path is set
+from integration_kubelet import Kubelet  # noqa: E402 - only importable once the path is set
 from runtime_operator import OperatorProcess, operator_account, running_operator  # noqa: E402
 
 from testbed.control_plane import ControlPlane  # noqa: E402
@@ -44,3 +45,18 @@ def fleet(crds_installed: ControlPlane, kube_api: httpx.Client, namespace: str, 
 def pair(fleet: Fleet) -> Pair:
     """One engine with its agent; the agent is started by the test once there is a key."""
     return fleet.new_pair()
+
+
+@pytest.fixture
+def managing(account: Path, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OperatorProcess]:
+    """One running operator with all loops that was told the agent's image."""
+    monkeypatch.setenv("GRFLEET_AGENT_IMAGE", "agent:1")
+    with running_operator(tmp_path, account, namespace, command=OPERATOR, name="managing") as running:
+        yield running
+
+
+@pytest.fixture
+def kubelet(kube_api: httpx.Client, namespace: str) -> Iterator[Kubelet]:
+    """Plays the kubelet for the pods of the namespace."""
+    with Kubelet(kube_api, namespace) as playing:
+        yield playing

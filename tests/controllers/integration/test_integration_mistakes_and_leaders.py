@@ -25,8 +25,8 @@ def test_the_mistakes_of_users_give_conditions_that_say_what_to_do(fleet: Fleet,
     def reason(pool: str, type_: str) -> object:
         return condition(fleet.pool(pool), type_).get("reason")
 
-    eventually(lambda: reason("adopting", "Ready") == "UnsupportedSource")
-    assert "instances.external" in condition(fleet.pool("adopting"), "Ready")["message"]
+    eventually(lambda: reason("adopting", "Ready") == "NoInstances")
+    assert "matchLabels" in condition(fleet.pool("adopting"), "Ready")["message"]
     assert not [name for name in fleet.names("grinstances") if name.startswith("adopting")]
     eventually(lambda: reason("a", "InstancesReady") == "NameTaken")
     assert "GRServingPool a-b" in condition(fleet.pool("a"), "InstancesReady")["message"]

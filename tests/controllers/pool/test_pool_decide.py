@@ -105,13 +105,6 @@ def test_instances_of_a_deleted_pool_of_the_same_name_are_waited_for() -> None:
     assert reason(plan, "InstancesReady") == ("False", "Progressing")
 
 
-@pytest.mark.parametrize("source", [{"managed": {"template": {}}}, {"adopted": {"matchLabels": {"a": "b"}}}])
-def test_sources_that_this_release_lacks_are_refused_in_words_with_nothing_half_done(source: dict[str, Any]) -> None:
-    plan = decide(observed(pool_object(instances=source)), NOW)
-    assert plan.actions == ()
-    assert reason(plan, "Ready") == reason(plan, "InstancesReady") == ("False", "UnsupportedSource")
-
-
 def test_a_pool_whose_name_does_not_fit_a_label_is_told_so() -> None:
     plan = decide(observed(pool_object(name="p" * 64)), NOW)
     assert plan.actions == ()

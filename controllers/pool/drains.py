@@ -1,0 +1,191 @@
+"""Who leaves a managed pool, and how far its Deployment may shrink by now: scale-down in two phases, as a pure function.
+
+First the victims are marked: spec.drain on their instance, a deletion cost on their pod. The routing table drops them and they
+finish their requests. Only when a victim is drained, or its deadline has passed, the Deployment gets smaller by it. Victims carry
+a deletion cost that grows with the second in which they were chosen, so that the ReplicaSet takes them in that order, and the
+target is absolute (wanted + victims that are still waited for), so that a repeated or late look never shrinks twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import groupby
+from typing import Any
+
+from controllers.pool.observe import InstanceSeen
+from controllers.pool.pods import Pod
+from controllers.runtime.conditions import conditions_of, find_condition, timestamp
+from crds.instance import DrainReason
+from policies.scaling.victims import Candidate, choose_victims, order_of_leaving
+
+_COST_ORIGIN = 3_900_000_000
+_OUR_COSTS_BELOW = -1_000_000_000
+"""Deletion costs of ours are the second of the choice minus an origin: within 32 bits, and below what people use."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaving:
+    """What a look at the pods gives.
+
+    Attributes
+    ----------
+    drains
+        spec.drain by name of the pod, for each that leaves.
+    costs
+        Deletion costs to be written, by name of the pod; None takes it away.
+    replicas
+        What the Deployment is to be scaled to; None: leave it alone.
+    next_look
+        When the next deadline passes.
+    """
+
+    drains: Mapping[str, Mapping[str, Any]]
+    costs: Mapping[str, str | None]
+    replicas: int | None
+    next_look: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """What is needed to judge: pods, their instances by pod name, the numbers, and what the instances are worth.
+
+    Attributes
+    ----------
+    scale
+        spec.replicas of the Deployment; None while there is none, or while it must not be touched.
+    resident
+        Bytes of cached state by uid of the instance, where known.
+    unserving
+        Names of pods that no caller has been sent to yet.
+    """
+
+    pods: Sequence[Pod]
+    instances: Mapping[str, InstanceSeen]
+    wanted: int
+    wanted_version: str
+    scale: int | None
+    deadline_seconds: int
+    resident: Mapping[str, int]
+    unserving: frozenset[str]
+
+
+def plan_leaving(scene: Scene, now: datetime) -> Leaving:
+    """Choose who leaves and how far the Deployment may shrink."""
+    live = [pod for pod in scene.pods if not pod.terminating]
+    marked = [pod for pod in live if _marked(pod, scene)]
+    leaving = marked if scene.scale is None else _chosen(scene, live, marked, scene.scale, now)
+    drains = {pod.name: _scale_down(pod, scene, now) for pod in leaving}
+    drains |= {pod.name: _terminating(pod, scene, now) for pod in scene.pods if pod.terminating}
+    wanted_costs = {pod.name: _cost(drains[pod.name]) for pod in leaving}
+    costs: dict[str, str | None] = {
+        pod.name: wanted_costs.get(pod.name)
+        for pod in live
+        if (pod.name in wanted_costs or _our_cost(pod)) and pod.deletion_cost != wanted_costs.get(pod.name)
+    }
+    waiting = _waiting(scene, leaving, drains, now)
+    deadlines = [_deadline(drains[pod.name]) for pod in waiting]
+    return Leaving(
+        drains=drains,
+        costs={} if scene.scale is None else costs,
+        replicas=_target(scene, len(waiting)),
+        next_look=min(deadlines, default=None),
+    )
+
+
+def _chosen(scene: Scene, live: Sequence[Pod], marked: Sequence[Pod], scale: int, now: datetime) -> list[Pod]:
+    """The victims: those marked before, less the ones that are needed again, or plus as many as are still too many."""
+    names = {pod.name for pod in marked}
+    staying = [pod for pod in live if pod.name not in names]
+    needed_again = min(len(marked), max(0, scene.wanted - len(staying)))
+    if needed_again:
+        order = [each.name for each in order_of_leaving(_candidate(pod, scene, now) for pod in marked)]
+        leave = set(order[: len(order) - needed_again])
+        return [pod for pod in marked if pod.name in leave]
+    too_many = min(scale - scene.wanted - len(marked), len(staying) - scene.wanted)
+    more = {each.name for each in choose_victims([_candidate(pod, scene, now) for pod in staying], too_many)}
+    return [pod for pod in live if pod.name in names or pod.name in more]
+
+
+def _target(scene: Scene, waiting: int) -> int | None:
+    if scene.scale is None:
+        return None
+    target = scene.wanted if scene.wanted >= scene.scale else min(scene.scale, scene.wanted + waiting)
+    return None if target == scene.scale else target
+
+
+def _waiting(scene: Scene, leaving: Sequence[Pod], drains: Mapping[str, Mapping[str, Any]], now: datetime) -> list[Pod]:
+    """Victims that are still waited for: all that were chosen in the same second as, or after, one that is not drained yet."""
+    ordered = sorted(leaving, key=lambda pod: str(drains[pod.name]["startedAt"]))
+    gone = 0
+    for _, group in groupby(ordered, key=lambda pod: str(drains[pod.name]["startedAt"])):
+        together = list(group)
+        if not all(_is_drained(pod, scene, drains[pod.name], now) for pod in together):
+            break
+        gone += len(together)
+    return ordered[gone:]
+
+
+def _is_drained(pod: Pod, scene: Scene, drain: Mapping[str, Any], now: datetime) -> bool:
+    instance = scene.instances.get(pod.name)
+    if instance is None or pod.name in scene.unserving or now >= _deadline(drain):
+        return True
+    said = find_condition(conditions_of(instance.stored), "Drained")
+    # An older word belongs to an earlier drain that was called off.
+    return said is not None and said["status"] == "True" and str(said["lastTransitionTime"]) >= str(drain["startedAt"])
+
+
+def _candidate(pod: Pod, scene: Scene, now: datetime) -> Candidate:
+    instance = scene.instances.get(pod.name)
+    return Candidate(
+        name=pod.name,
+        ready=pod.ready,
+        wanted_version=pod.model_version == scene.wanted_version,
+        resident_bytes=None if instance is None else scene.resident.get(instance.uid),
+        age_seconds=max(0.0, (now - pod.created).total_seconds()),
+    )
+
+
+def _marked(pod: Pod, scene: Scene) -> bool:
+    """Whether it was chosen before; a pod without an address has no instance, and there the cost alone says so."""
+    instance = scene.instances.get(pod.name)
+    return _our_cost(pod) if instance is None else _drain_of(instance) is not None
+
+
+def _scale_down(pod: Pod, scene: Scene, now: datetime) -> dict[str, Any]:
+    return _stands(pod, scene) or _drain(DrainReason.SCALE_DOWN, scene, now)
+
+
+def _terminating(pod: Pod, scene: Scene, now: datetime) -> dict[str, Any]:
+    return _stands(pod, scene) or _drain(DrainReason.TERMINATING, scene, now)
+
+
+def _stands(pod: Pod, scene: Scene) -> dict[str, Any] | None:
+    instance = scene.instances.get(pod.name)
+    drain = None if instance is None else _drain_of(instance)
+    return None if drain is None else dict(drain)
+
+
+def _drain(reason: DrainReason, scene: Scene, now: datetime) -> dict[str, Any]:
+    return {"reason": reason.value, "startedAt": timestamp(now), "deadlineSeconds": scene.deadline_seconds}
+
+
+def _drain_of(instance: InstanceSeen) -> Mapping[str, Any] | None:
+    drain: Mapping[str, Any] | None = instance.stored["spec"].get("drain")
+    return drain
+
+
+def _deadline(drain: Mapping[str, Any]) -> datetime:
+    return datetime.fromisoformat(str(drain["startedAt"])) + timedelta(seconds=int(drain["deadlineSeconds"]))
+
+
+def _cost(drain: Mapping[str, Any]) -> str:
+    return str(int(datetime.fromisoformat(str(drain["startedAt"])).timestamp()) - _COST_ORIGIN)
+
+
+def _our_cost(pod: Pod) -> bool:
+    try:
+        return int(pod.deletion_cost or 0) < _OUR_COSTS_BELOW
+    except ValueError:
+        return False

@@ -1,0 +1,208 @@
+"""Carries out what concerns pods, Deployment and PodDisruptionBudget, and remembers what the API server made of it.
+
+spec.replicas is never left among the fields that we apply: at birth the Deployment is applied with it, so that no pod too many or
+too few is ever made; then the scale subresource takes the field over, and an apply without it gives it up. A process that dies in
+between leaves a Deployment of the right size, and the next look does the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from controllers.pool.actions import ApplyDeployment, MarkPod, OpenGate, ScaleDeployment
+from controllers.pool.pod_world import Applied, Refusal, digest_of, outcome_of
+from controllers.runtime.conditions import find_condition, timestamp
+from controllers.runtime.errors import Forbidden, SchemaMismatch, Terminal
+from controllers.runtime.kube import ABSENT
+from controllers.runtime.loop import Context
+from controllers.runtime.projection import DELETION_COST
+from controllers.runtime.resources import (
+    DEPLOYMENTS,
+    DISRUPTION_BUDGETS,
+    GATE,
+    PODS,
+    Key,
+    Object,
+    identity,
+    key_of,
+    uid_of,
+)
+from controllers.runtime.ssa import owns
+from crds.reasons import FieldManager
+
+WorkloadAction = OpenGate | MarkPod | ApplyDeployment | ScaleDeployment
+
+REFUSAL_SECONDS = 60.0
+"""A body that was refused is tried again after this time: quotas and admission rules change without a word."""
+BUDGET_SECONDS = 600.0
+"""A PodDisruptionBudget is looked at again after this time; nobody watches them."""
+
+
+class Refused(Exception):
+    """The API server does not take the Deployment; what it said is in the memory by now."""
+
+
+@dataclass(slots=True)
+class _Remembered:
+    refusal: tuple[Refusal, float] | None = None
+    applied: Applied | None = None
+    budget: tuple[str, float] | None = None
+
+
+class WorkloadMemory:
+    """What the API server answered, by pool. Forgetting it costs a request for each pool, and nothing else."""
+
+    def __init__(self) -> None:
+        self._pools: dict[Key, _Remembered] = {}
+
+    def forget(self, key: Key) -> None:
+        """The pool is gone."""
+        self._pools.pop(key, None)
+
+    def clear(self) -> None:
+        """Trust nothing: this process leads anew."""
+        self._pools.clear()
+
+    def refusal(self, key: Key, *, now_s: float) -> Refusal | None:
+        """The refusal that still holds."""
+        found = self._of(key).refusal
+        return None if found is None or now_s - found[1] >= REFUSAL_SECONDS else found[0]
+
+    def seconds_to_retry(self, key: Key, *, now_s: float) -> float | None:
+        """When a refused body is worth another try; None when none was refused."""
+        found = self._of(key).refusal
+        return None if found is None else max(0.0, found[1] + REFUSAL_SECONDS - now_s)
+
+    def refused(self, key: Key, refusal: Refusal, *, now_s: float) -> None:
+        """The API server did not take a body."""
+        self._of(key).refusal = (refusal, now_s)
+
+    def applied(self, key: Key) -> Applied | None:
+        """The last apply."""
+        return self._of(key).applied
+
+    def note_applied(self, key: Key, applied: Applied) -> None:
+        """The API server took a body."""
+        remembered = self._of(key)
+        remembered.applied, remembered.refusal = applied, None
+
+    def budget_stands(self, key: Key, digest: str, *, now_s: float) -> bool:
+        """Whether this very budget was found in place a short while ago."""
+        found = self._of(key).budget
+        return found is not None and found[0] == digest and now_s - found[1] < BUDGET_SECONDS
+
+    def note_budget(self, key: Key, digest: str, *, now_s: float) -> None:
+        """This budget is in place."""
+        self._of(key).budget = (digest, now_s)
+
+    def _of(self, key: Key) -> _Remembered:
+        return self._pools.setdefault(key, _Remembered())
+
+
+async def carry_out(action: WorkloadAction, ctx: Context, memory: WorkloadMemory) -> None:
+    """Do one thing.
+
+    Raises
+    ------
+    Refused
+        See the class.
+    """
+    if isinstance(action, OpenGate):
+        await _open_gate(action, ctx)
+    elif isinstance(action, MarkPod):
+        await _mark(action, ctx)
+    elif isinstance(action, ScaleDeployment):
+        await _scale(action.current, action.replicas, ctx)
+    else:
+        try:
+            await _apply(action, ctx, memory)
+        except Terminal as error:
+            refusal = _refusal(error, action.digest)
+            if refusal is None:
+                raise
+            memory.refused(key_of(action.body), refusal, now_s=ctx.clock.monotonic())
+            raise Refused from error
+
+
+async def ensure_budget(body: Mapping[str, Any], pool: Object, ctx: Context, memory: WorkloadMemory) -> None:
+    """Put the PodDisruptionBudget in place unless it was found there a short while ago; one of somebody else is left alone."""
+    key, digest, now_s = key_of(body), digest_of(body), ctx.clock.monotonic()
+    if memory.budget_stands(key, digest, now_s=now_s):
+        return
+    current = await ctx.kube.get(DISRUPTION_BUDGETS, key)
+    owners = [] if current is None else current["metadata"].get("ownerReferences") or []
+    if current is None or any(owner.get("uid") == uid_of(pool) for owner in owners):
+        await ctx.kube.apply(
+            DISRUPTION_BUDGETS,
+            body,
+            field_manager=FieldManager.POOL,
+            current=current,
+            resource_version=ABSENT if current is None else None,
+            uid=None if current is None else uid_of(current),
+        )
+        memory.note_budget(key, digest, now_s=now_s)
+
+
+async def _apply(action: ApplyDeployment, ctx: Context, memory: WorkloadMemory) -> None:
+    key, current = key_of(action.body), action.current
+    if current is None:
+        born = {**action.body, "spec": {**action.body["spec"], "replicas": action.replicas}}
+        current = await ctx.kube.apply(DEPLOYMENTS, born, field_manager=FieldManager.POOL, resource_version=ABSENT)
+        ctx.store.upsert(DEPLOYMENTS, current)
+    if owns(current, ("spec", "replicas"), field_manager=FieldManager.POOL):
+        await _scale(current, int(current["spec"]["replicas"]), ctx)
+    answer = await ctx.kube.apply(DEPLOYMENTS, action.body, field_manager=FieldManager.POOL, uid=uid_of(current))
+    ctx.store.upsert(DEPLOYMENTS, answer)
+    kept = ctx.store.get(DEPLOYMENTS, key)
+    if kept is not None:
+        memory.note_applied(key, Applied(body=action.digest, outcome=outcome_of(kept)))
+
+
+async def _scale(current: Object, replicas: int, ctx: Context) -> None:
+    """Guarded by the version that was looked at: the judgement holds for that Deployment only."""
+    version = current["metadata"]["resourceVersion"]
+    await ctx.kube.apply_scale(
+        DEPLOYMENTS, key_of(current), replicas, field_manager=FieldManager.POOL, resource_version=version
+    )
+
+
+async def _open_gate(action: OpenGate, ctx: Context) -> None:
+    pod, now = action.pod, timestamp(ctx.clock.now())
+    before = find_condition((pod.get("status") or {}).get("conditions") or (), GATE)
+    item = {
+        "type": GATE,
+        "status": "True",
+        "reason": "FullShare",
+        "message": "the routing table gives the instance its full share of users",
+        "lastTransitionTime": now if before is None or before.get("status") != "True" else before["lastTransitionTime"],
+    }
+    answer = await ctx.kube.apply_status(
+        PODS,
+        {**identity(PODS, key_of(pod)), "status": {"conditions": [item]}},
+        field_manager=FieldManager.POOL,
+        resource_version=pod["metadata"]["resourceVersion"],
+    )
+    ctx.store.upsert(PODS, answer)
+
+
+async def _mark(action: MarkPod, ctx: Context) -> None:
+    pod = action.pod
+    body = identity(PODS, key_of(pod))
+    if action.deletion_cost is not None:
+        body["metadata"]["annotations"] = {DELETION_COST: action.deletion_cost}
+    answer = await ctx.kube.apply(PODS, body, field_manager=FieldManager.POOL, uid=uid_of(pod))
+    ctx.store.upsert(PODS, answer)
+
+
+def _refusal(error: Terminal, digest: str) -> Refusal | None:
+    """What to say about it, or None when it is about the operator's own permissions."""
+    if isinstance(error, Forbidden):
+        if "exceeded quota" in error.message:
+            return Refusal(digest=digest, reason="QuotaExceeded", message=error.message)
+        if "denied the request" not in error.message and "is forbidden: User " in error.message:
+            return None
+    elif not isinstance(error, SchemaMismatch) and error.reason not in ("Invalid", "BadRequest"):
+        return None
+    return Refusal(digest=digest, reason="DeploymentRefused", message=error.message)
