@@ -11,7 +11,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,7 +43,14 @@ class Target:
 
 
 @contextlib.contextmanager
-def prometheus_server(program: Path, directory: Path, *, targets: list[Target], scrape_seconds: float = 1.0) -> Iterator[str]:
+def prometheus_server(
+    program: Path,
+    directory: Path,
+    *,
+    targets: Sequence[Target] = (),
+    jobs: Sequence[Mapping[str, object]] = (),
+    scrape_seconds: float = 1.0,
+) -> Iterator[str]:
     """Run Prometheus until the block ends; gives its URL.
 
     Parameters
@@ -52,6 +59,8 @@ def prometheus_server(program: Path, directory: Path, *, targets: list[Target], 
         The binary, for example `testbed.debian.ensure_debian_program("prometheus", "prometheus")`.
     directory
         For its configuration, data and log.
+    jobs
+        Further entries of `scrape_configs`, for targets that it has to find itself.
 
     Raises
     ------
@@ -59,7 +68,7 @@ def prometheus_server(program: Path, directory: Path, *, targets: list[Target], 
         It ended, or was not ready in time; the message has the end of its log.
     """
     config, log = directory / "prometheus.yml", directory / "prometheus.log"
-    config.write_text(json.dumps(_configuration(targets, scrape_seconds)))  # JSON is YAML
+    config.write_text(json.dumps(_configuration(targets, jobs, scrape_seconds)))  # JSON is YAML
     started: list[Identity] = []
     child = processes.start(
         "prometheus",
@@ -81,12 +90,12 @@ def prometheus_server(program: Path, directory: Path, *, targets: list[Target], 
         child.wait()
 
 
-def _configuration(targets: list[Target], scrape_seconds: float) -> dict[str, object]:
+def _configuration(targets: Sequence[Target], jobs: Sequence[Mapping[str, object]], scrape_seconds: float) -> dict[str, object]:
     period = f"{round(scrape_seconds * 1000)}ms"
     static = [{"targets": [target.address], "labels": {**target.labels, "__metrics_path__": target.path}} for target in targets]
     return {
         "global": {"scrape_interval": period, "scrape_timeout": period},
-        "scrape_configs": [{"job_name": "engines", "static_configs": static}],
+        "scrape_configs": [{"job_name": "engines", "static_configs": static}, *jobs],
     }
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from chart_tools import CHART, MONITORING_KINDS, ROOT, Helm
 
 from charts.sync import POLICIES, VALUES, documented_values, drift, generated_files, main, spec_schema
@@ -105,6 +108,20 @@ def test_every_value_has_a_text_and_every_policy_field_a_value() -> None:
     for name, kind in POLICIES.items():
         fields = {f"policies.{name}.{field}" for field in spec_schema(kind)["properties"]}
         assert not [field for field in fields if not any(path == field or path.startswith(f"{field}.") for path in documented)]
+
+
+def test_the_variant_that_sets_everything_sets_every_field_of_every_policy() -> None:
+    def leaves(schema: dict[str, Any], path: str) -> Iterator[str]:
+        for name, child in schema.get("properties", {}).items():
+            yield from leaves(child, f"{path}.{name}") if child.get("properties") else [f"{path}.{name}"]
+
+    def set_leaves(values: object, path: str) -> Iterator[str]:
+        for name, child in values.items() if isinstance(values, dict) else ():
+            yield from set_leaves(child, f"{path}.{name}") if isinstance(child, dict) else [f"{path}.{name}"]
+
+    chosen = yaml.safe_load((CHART / "ci" / "everything-values.yaml").read_text())["policies"]
+    for name, kind in POLICIES.items():
+        assert {*set_leaves(chosen[name], name)} == {*leaves(spec_schema(kind), name)}
 
 
 def test_the_schema_knows_and_explains_every_value() -> None:
