@@ -16,6 +16,8 @@ from contract.engine import Bytes, Count, LimitsRequest, Milliseconds, Name, Pre
 VERSION = "v1"
 PREFIX = "/agent/v1"
 MAX_DECISIONS = 1000
+MAX_IDLE_AFTER_SECONDS = 3600
+MAX_IDLE_DEADLINE_SECONDS = 86_400
 
 Percent = Annotated[int, Meta(ge=0, le=100)]
 
@@ -157,7 +159,8 @@ class AgentStatus(Wire, frozen=True, kw_only=True):
     """Answer of GET /status. Hit ratios and shares are per cent of the last reporting window, None when nothing was asked.
 
     `limits` are those that the engine said it enforces; None until it has been told any. `draining` says that the engine was told
-    to drain.
+    to drain. `idleSeconds` is how long nothing was in flight and nothing new came, counted anew from the word to drain: 0 while
+    something is in flight, None when that is not known.
     """
 
     agent_start_id: Name
@@ -178,6 +181,24 @@ class AgentStatus(Wire, frozen=True, kw_only=True):
     serving: ServingReport | None = None
     limits: LimitsRequest | None = None
     draining: bool = False
+    idle_seconds: Annotated[float, Meta(ge=0)] | None = None
+
+
+class IdleReason(enum.StrEnum):
+    """Why a wait for an idle engine ended."""
+
+    IDLE = "Idle"
+    DEADLINE = "Deadline"
+    ENGINE_UNREACHABLE = "EngineUnreachable"
+
+
+class IdleAnswer(Wire, frozen=True, kw_only=True):
+    """Answer of GET /idle: why the wait ended and after how long; `inFlight` is the last that is known, None when nothing is."""
+
+    idle: bool
+    reason: IdleReason
+    waited_seconds: Annotated[float, Meta(ge=0)]
+    in_flight: Count | None = None
 
 
 class DecisionRecord(Wire, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""The agent's own line to its engine: the four calls of the split loop over one kept-alive aiohttp connection.
+"""The agent's own line to its engine: the calls of the split loop over one kept-alive aiohttp connection, others over a second.
 
 `contract.EngineClient` speaks the whole contract and is right everywhere else. Here a round is two calls, ten times a second,
 beside an accelerator's serving process; measured on one core, this line takes an eighth of the time per call and spares the
@@ -75,6 +75,15 @@ class EngineLink:
     async def put_split(self, request: engine.SplitRequest) -> engine.SplitAnswer:
         _, body = await self._call("PUT", "/split", body=msgspec.json.encode(request), accept=(200, 409))
         return answers.decode(body, engine.SplitAnswer)
+
+    async def put_limits(self, request: engine.LimitsRequest) -> engine.LimitsAnswer:
+        _, body = await self._call("PUT", "/limits", body=msgspec.json.encode(request), accept=(200, 409))
+        return answers.decode(body, engine.LimitsAnswer)
+
+    async def drain(self, *, draining: bool) -> engine.DrainAnswer:
+        content = None if draining else msgspec.json.encode(engine.DrainRequest(draining=False))
+        _, body = await self._call("POST", "/drain", body=content)
+        return answers.decode(body, engine.DrainAnswer)
 
     async def samples(self, cursor: int) -> tuple[NDArray[Any], int, int]:
         headers, body = await self._call("GET", f"/samples?cursor={cursor}")

@@ -11,15 +11,17 @@ from collections.abc import Callable
 
 import msgspec
 
-from contract.agent import AgentStatus, DecisionsAnswer, Intent, IntentAnswer, IntentStatus
+from contract.agent import AgentStatus, DecisionsAnswer, IdleAnswer, Intent, IntentAnswer, IntentStatus
 from contract.errors import ProtocolViolation, Unreachable
 from dataplane.agent import report
 from dataplane.agent.decisions import DecisionRing
 from dataplane.agent.drive import Driven, Driver
 from dataplane.agent.estimate import DEFAULT_MEMORY_MS, Estimators
+from dataplane.agent.idle import Idleness
 from dataplane.agent.intent import IntentBook, usable_bytes
 from dataplane.agent.metrics import AgentMetrics
 from dataplane.agent.observe import NoReading, Observer, Reading
+from dataplane.agent.orders import Orders
 from dataplane.agent.ports import EnginePort
 from dataplane.agent.reasons import Freeze
 from dataplane.agent.report import Known, Verdict
@@ -33,6 +35,8 @@ log = logging.getLogger("grfleet.agent")
 
 CALM_READINGS = 3
 DEFAULT_INTERVAL_MS = 1000
+WATCHED_INTERVAL_MS = 500
+"""Longest time between rounds while the engine drains or somebody waits for it to be idle."""
 _BOTH_SIDES = frozenset({"emb", "kv"})
 _PASSING = frozenset({Freeze.ENGINE_UNREACHABLE, Freeze.STALE_DATA})
 
@@ -72,6 +76,12 @@ class Agent:
         self._observer = Observer(engine)
         self._estimators = Estimators(memory_ms=memory_ms)
         self._driver = Driver(engine)
+        self._idleness = Idleness(monotonic_s=monotonic_s)
+        self._orders = Orders(
+            engine,
+            count_limits=lambda status: self.metrics.limits_writes.labels(status=status).inc(),
+            drain_began=self._idleness.begin_anew,
+        )
         self._window = Window()
         self._state = AllocationState()
         self._known = Known()
@@ -86,21 +96,27 @@ class Agent:
 
     @property
     def interval_ms(self) -> int:
-        """Milliseconds between two rounds, from the intent in force."""
+        """Milliseconds between two rounds, from the intent in force; shorter while something waits for the engine."""
         held = self._intents.current
-        return held.spec.step.interval_ms if held is not None else DEFAULT_INTERVAL_MS
+        interval_ms = held.spec.step.interval_ms if held is not None else DEFAULT_INTERVAL_MS
+        watched = self._idleness.waiters > 0 or (held is not None and held.spec.draining)
+        return min(interval_ms, WATCHED_INTERVAL_MS) if watched else interval_ms
 
     async def run(self) -> None:
         """Go round for ever; ends only by cancellation. A new intent starts the next round at once."""
         next_at_s = self._monotonic_s()
-        while True:
-            await self.round()
-            now_s = self._monotonic_s()
-            next_at_s = max(next_at_s + self.interval_ms / 1000.0, now_s)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), next_at_s - now_s)
-                next_at_s = self._monotonic_s()
-            self._wake.clear()
+        try:
+            while True:
+                await self.round()
+                now_s = self._monotonic_s()
+                next_at_s = max(next_at_s + self.interval_ms / 1000.0, now_s)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(next_at_s - now_s):  # unlike wait_for, never swallows a cancellation
+                        await self._wake.wait()
+                    next_at_s = self._monotonic_s()
+                self._wake.clear()
+        finally:
+            self._orders.cancel()
 
     async def round(self) -> None:
         """Do one round; whatever fails in it is logged, reported as InternalError and tried again in the next."""
@@ -112,6 +128,7 @@ class Agent:
             log.exception("round failed")
             self._distrust(NoReading(reason=Freeze.INTERNAL_ERROR, message=""))
             self._known.verdict = report.frozen_verdict(NoReading(reason=Freeze.INTERNAL_ERROR, message=""))
+            self._idleness.heard_nothing(unreachable=False)
         self._round_at_s = self._monotonic_s()
 
     async def _round(self, now_ms: float) -> None:
@@ -126,6 +143,9 @@ class Agent:
         if driven is not None and driven.fault is not None:
             self._lose(driven.fault)
             verdict = report.frozen_verdict(driven.fault)
+        if isinstance(reading, Reading) and driven is not None:
+            spec = self._intents.current.spec if self._intents.current is not None else None
+            self._orders.step(spec, reading, driven.split, split_known=driven.fault is None, now_ms=now_ms)
         self._conclude(reading, decision, verdict, driven)
 
     async def _take_in(self, reading: Reading, now_ms: float) -> Reading | NoReading:
@@ -156,12 +176,14 @@ class Agent:
         self._known.serving = report.serving_of(reading.now)
         self._known.start_id, self._known.epoch = reading.now.start_id, reading.now.epoch
         self._known.reachable, self._known.trouble = True, ""
+        self._idleness.saw(reading.now)
         return reading
 
     def _lose(self, reading: NoReading) -> None:
         """Note that this round has no figures; what breaks the contract is distrusted for a while, silence is not."""
         self._known.reachable = reading.reason is not Freeze.ENGINE_UNREACHABLE
         self._known.trouble = reading.message
+        self._idleness.heard_nothing(unreachable=not self._known.reachable)
         self.metrics.rejected.labels(reason=reading.reason.value).inc()
         if reading.reason not in _PASSING:
             self._distrust(reading)
@@ -179,7 +201,7 @@ class Agent:
             self._adopt_goal(reading)
             self._observation = observation = observation_of(
                 reading,
-                usable_bytes=usable_bytes(held, pool_bytes=reading.describe.pool_bytes),
+                usable_bytes=self._may_use_bytes(reading),
                 second_writer=self._driver.second_writer,
                 resizable=resizable,
             )
@@ -197,6 +219,13 @@ class Agent:
                 observation, view, policy_intent(held.spec) if held is not None else None, self._state, now_ms
             )
         return decision
+
+    def _may_use_bytes(self, reading: Reading) -> int:
+        """What both caches may take together: the intent's figure, and beside them room for what is reserved for prefixes."""
+        held, pool_bytes = self._intents.current, reading.describe.pool_bytes
+        spec = held.spec if held is not None else None
+        self._known.cap_bytes = cap = self._orders.cap_bytes(spec, reading.now.split, pool_bytes=pool_bytes)
+        return min(usable_bytes(held, pool_bytes=pool_bytes), cap)
 
     def _adopt_goal(self, reading: Reading) -> None:
         """Take a split that was moved before this agent started as its goal: it stays until the estimates can be trusted.
@@ -218,7 +247,7 @@ class Agent:
         driven = await self._driver.drive(
             split,
             start_id=reading.now.start_id,
-            may_use_bytes=usable_bytes(held, pool_bytes=describe.pool_bytes),
+            may_use_bytes=self._may_use_bytes(reading),
             max_change_bytes=describe.max_split_change_bytes or describe.pool_bytes,
             target_emb_bytes=target,
             refill_bytes_per_second=refill_cap(
@@ -249,6 +278,7 @@ class Agent:
         if isinstance(reading, Reading) or verdict.reason != before.reason:
             self.decisions.append(report.record(reading, decision, verdict, driven, strategy=strategy), inputs=decision.inputs)
         self.metrics.decisions.labels(strategy=strategy, reason=verdict.reason).inc()
+        self._tell_orders()
         report.show(self.metrics, known, self._window.report(), self._intents.current)
         fields = {"reason": verdict.reason, "detail": verdict.message, "strategy": strategy}
         if verdict.reason != before.reason:
@@ -283,6 +313,7 @@ class Agent:
         )
 
     def status(self) -> AgentStatus:
+        self._tell_orders()
         return report.status(
             self._known,
             self._window.report() if self._calm_left == 0 else None,
@@ -290,6 +321,21 @@ class Agent:
             start_id=self._start_id,
             decisions=self.decisions.last_sequence,
         )
+
+    def _tell_orders(self) -> None:
+        """Note how the orders stand: their calls end between rounds, and idleness grows by itself."""
+        known, orders = self._known, self._orders
+        known.limits, known.draining, known.notes = orders.limits, orders.draining, orders.notes
+        known.idle_seconds = self._idleness.seconds
+
+    async def idle(self, *, after_s: float, deadline_s: float) -> IdleAnswer | None:
+        """Wait for an idle engine, see `Idleness.wait`; rounds come faster meanwhile, and the first one at once."""
+        self._wake.set()
+        return await self._idleness.wait(after_s=after_s, deadline_s=deadline_s)
+
+    async def orders_settled(self) -> None:
+        """Wait until the call beside the rounds has ended, if one is under way."""
+        await self._orders.settled()
 
     def decisions_after(self, sequence: int, *, limit: int) -> DecisionsAnswer:
         return self.decisions.after(sequence, limit=limit)

@@ -30,6 +30,20 @@ class AgentMetrics:
         self.writes = Counter(
             "grfleet_agent_split_writes_total", "Split changes sent to the engine by its answer", ("status",), registry=registry
         )
+        self.limit_slots = Gauge("grfleet_agent_limit_slots", "Pre-inference slots that the engine enforces", registry=registry)
+        self.limit_bytes = Gauge(
+            "grfleet_agent_limit_bytes",
+            "Bytes that the engine enforces for prefixes and for tiers below HBM",
+            ("tier",),
+            registry=registry,
+        )
+        self.limits_writes = Counter(
+            "grfleet_agent_limits_writes_total", "Limits sent to the engine by its answer", ("status",), registry=registry
+        )
+        self.draining = Gauge("grfleet_agent_draining", "1 while the engine was told to drain", registry=registry)
+        self.idle_seconds = Gauge(
+            "grfleet_agent_idle_seconds", "Seconds since a request was in flight or came, NaN when not known", registry=registry
+        )
         self.reachable = Gauge("grfleet_agent_engine_reachable", "1 when the last observation succeeded", registry=registry)
         self.engine_starts = Counter("grfleet_agent_engine_starts_total", "Engine processes seen", registry=registry)
         self.rejected = Counter(

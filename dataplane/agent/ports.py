@@ -4,7 +4,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from contract.engine import Describe, Observe, SplitAnswer, SplitRequest
+from contract.engine import Describe, DrainAnswer, LimitsAnswer, LimitsRequest, Observe, SplitAnswer, SplitRequest
 
 
 class EnginePort(Protocol):
@@ -15,6 +15,10 @@ class EnginePort(Protocol):
     async def observe(self) -> Observe: ...
 
     async def put_split(self, request: SplitRequest) -> SplitAnswer: ...
+
+    async def put_limits(self, request: LimitsRequest) -> LimitsAnswer: ...
+
+    async def drain(self, *, draining: bool) -> DrainAnswer: ...
 
     async def samples(self, cursor: int) -> tuple[NDArray[Any], int, int]:
         """Return (records after `cursor`, next cursor, records lost in between)."""

@@ -76,7 +76,7 @@ async def _serve(settings: Settings, *, key: bytes | None, token: str | None) ->
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    runner = web.AppRunner(application(agent), access_log=None, shutdown_timeout=0.5)
+    runner = web.AppRunner(application(agent), access_log=None, shutdown_timeout=0.5, handler_cancellation=True)
     try:
         async with engine, listening(runner, settings.listen) as address:
             gc.freeze()

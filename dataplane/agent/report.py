@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from contract.agent import AgentStatus, DecisionRecord, Enforcement, EngineReport, ServingReport, SplitReport, Strategy
-from contract.engine import Describe, Observe, SplitState
+from contract.engine import Describe, LimitsRequest, Observe, SplitState
 from dataplane.agent.drive import Driven
 from dataplane.agent.intent import AcceptedIntent, usable_bytes
 from dataplane.agent.metrics import AgentMetrics
@@ -33,6 +33,11 @@ class Known:
     describe: Describe | None = None
     split: SplitState | None = None
     serving: ServingReport | None = None
+    cap_bytes: int | None = None
+    limits: LimitsRequest | None = None
+    draining: bool = False
+    idle_seconds: float | None = None
+    notes: str = ""
     start_id: str = ""
     epoch: int = 0
     reachable: bool = False
@@ -131,7 +136,7 @@ def status(known: Known, figures: Report | None, held: AcceptedIntent | None, *,
         ),
         strategy_in_force=_strategy_in_force(held),
         reason=known.verdict.reason,
-        message=known.verdict.message,
+        message="; ".join(part for part in (known.verdict.message, known.notes) if part)[:1024],
         frozen=known.verdict.frozen,
         decisions=decisions,
         split=_split_report(known, held),
@@ -141,6 +146,9 @@ def status(known: Known, figures: Report | None, held: AcceptedIntent | None, *,
         slo_percent=shown.slo_percent,
         requests_per_second=shown.requests_per_second,
         serving=known.serving if figures is not None and known.reachable else None,
+        limits=known.limits,
+        draining=known.draining,
+        idle_seconds=known.idle_seconds,
     )
 
 
@@ -165,6 +173,13 @@ def show(metrics: AgentMetrics, known: Known, figures: Report, held: AcceptedInt
     metrics.hit.labels(cache="emb").set(nan if figures.emb_hit_percent is None else figures.emb_hit_percent)
     metrics.hit.labels(cache="kv").set(nan if figures.kv_hit_percent is None else figures.kv_hit_percent)
     metrics.p99.set(nan if figures.p99_ms is None else figures.p99_ms)
+    metrics.draining.set(known.draining)
+    metrics.idle_seconds.set(nan if known.idle_seconds is None else known.idle_seconds)
+    limits = known.limits
+    metrics.limit_slots.set(nan if limits is None else limits.pre_infer_slots)
+    metrics.limit_bytes.labels(tier="prefix").set(nan if limits is None else limits.pre_infer_bytes)
+    metrics.limit_bytes.labels(tier="dram").set(nan if limits is None else limits.host_bytes)
+    metrics.limit_bytes.labels(tier="ssd").set(nan if limits is None else limits.ssd_bytes)
     split = _split_report(known, held)
     if split is None:
         return
@@ -191,6 +206,8 @@ def _split_report(known: Known, held: AcceptedIntent | None) -> SplitReport | No
     if split is None or describe is None:
         return None
     usable = usable_bytes(held, pool_bytes=describe.pool_bytes)
+    if known.cap_bytes is not None:
+        usable = min(usable, known.cap_bytes)
     target = known.target_emb_bytes if known.target_emb_bytes is not None else split.limits.emb_bytes
     return SplitReport(
         usable_bytes=usable,

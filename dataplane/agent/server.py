@@ -10,9 +10,12 @@ from aiohttp import web
 
 from contract.agent import (
     MAX_DECISIONS,
+    MAX_IDLE_AFTER_SECONDS,
+    MAX_IDLE_DEADLINE_SECONDS,
     PREFIX,
     AgentStatus,
     DecisionsAnswer,
+    IdleAnswer,
     Intent,
     IntentAnswer,
     IntentStatus,
@@ -39,6 +42,8 @@ class AgentFace(Protocol):
     def status(self) -> AgentStatus: ...
 
     def decisions_after(self, sequence: int, *, limit: int) -> DecisionsAnswer: ...
+
+    async def idle(self, *, after_s: float, deadline_s: float) -> IdleAnswer | None: ...
 
     def metrics_text(self) -> bytes: ...
 
@@ -73,6 +78,20 @@ def application(face: AgentFace) -> web.Application:
             return web.json_response({"reason": f"after: 0 or more; limit: 1 to {MAX_DECISIONS}"}, status=400)
         return _json(face.decisions_after(after, limit=limit))
 
+    async def get_idle(request: web.Request) -> web.Response:
+        try:
+            after = int(request.query.get("afterSeconds", "2"))
+            deadline = int(request.query.get("deadlineSeconds", "60"))
+        except ValueError:
+            return web.json_response({"reason": "afterSeconds and deadlineSeconds: whole numbers are needed"}, status=400)
+        if not (0 <= after <= MAX_IDLE_AFTER_SECONDS and 0 <= deadline <= MAX_IDLE_DEADLINE_SECONDS):
+            bounds = f"afterSeconds: 0 to {MAX_IDLE_AFTER_SECONDS}; deadlineSeconds: 0 to {MAX_IDLE_DEADLINE_SECONDS}"
+            return web.json_response({"reason": bounds}, status=400)
+        answer = await face.idle(after_s=after, deadline_s=deadline)
+        if answer is None:
+            return web.json_response({"reason": "too many callers wait already"}, status=503)
+        return _json(answer)
+
     async def get_metrics(_: web.Request) -> web.Response:
         return web.Response(body=face.metrics_text(), headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"})
 
@@ -86,6 +105,7 @@ def application(face: AgentFace) -> web.Application:
     app.router.add_put(f"{PREFIX}/intent", put_intent)
     app.router.add_get(f"{PREFIX}/status", get_status)
     app.router.add_get(f"{PREFIX}/decisions", get_decisions)
+    app.router.add_get(f"{PREFIX}/idle", get_idle)
     for prefix in (PREFIX, ""):
         app.router.add_get(f"{prefix}/metrics", get_metrics)
         app.router.add_get(f"{prefix}/healthz", get_health)

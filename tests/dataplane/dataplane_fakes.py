@@ -11,13 +11,17 @@ from contract import samples
 from contract.engine import (
     Counters,
     Describe,
+    DrainAnswer,
     EmbCounters,
     Evictions,
     Gauges,
     KvCounters,
+    LimitsAnswer,
+    LimitsRequest,
     ModelIdentity,
     Observe,
     PoolBytes,
+    PreInferCounters,
     Sampling,
     SplitAnswer,
     SplitRequest,
@@ -77,6 +81,15 @@ class FakeEngine:
     )
     records: list[tuple[int, int, int, int]] = field(default_factory=list)
     lost: int = 0
+    tiers: list[str] = field(default_factory=lambda: ["hbm"])
+    bounds: LimitsRequest = field(default_factory=lambda: LimitsRequest(revision=0, pre_infer_slots=4, pre_infer_bytes=0))
+    limits_asked: list[LimitsRequest] = field(default_factory=list)
+    limits_fault: str = ""
+    in_flight: int = 1
+    accepted: int = 0
+    draining: bool | None = False
+    drains: list[bool] = field(default_factory=list)
+    drain_fault: str = ""
 
     def __post_init__(self) -> None:
         self.latency = LatencyRecorder(anchor_ms=100.0)
@@ -107,7 +120,18 @@ class FakeEngine:
         """Kill -9 and start: new process, empty counters, revision 0, split back to half and half."""
         number = int(self.start_id.rsplit("-", 1)[1]) + 1
         fresh = FakeEngine(pool_bytes=self.pool_bytes, granule_bytes=self.granule_bytes, start_id=f"start-{number}", clock_ms=1.0)
-        kept = {name: getattr(self, name) for name in ("puts", "answers", "violations", "lag_readings")}
+        names = (
+            "puts",
+            "answers",
+            "violations",
+            "lag_readings",
+            "limits_asked",
+            "limits_fault",
+            "drains",
+            "drain_fault",
+            "tiers",
+        )
+        kept = {name: getattr(self, name) for name in names}
         self.__dict__.update(fresh.__dict__ | kept)
 
     def foreign_write(self, *, emb_bytes: int) -> None:
@@ -124,7 +148,7 @@ class FakeEngine:
             contract_version="v1", engine="fake", emulation=True, start_id=self.start_id, epoch=self.epoch,
             model=ModelIdentity(name="m", version="1"), pool_bytes=self.pool_bytes, granule_bytes=self.granule_bytes,
             link_bytes_per_second=20_000_000_000, kv_bytes_per_token=8192, emb_row_bytes=4096, resizable=["emb", "kv"],
-            key_kinds=["user", "row"], tiers=["hbm"], p99_ms=100.0, sampling=Sampling(users_one_in=1, rows_one_in=16),
+            key_kinds=["user", "row"], tiers=self.tiers, p99_ms=100.0, sampling=Sampling(users_one_in=1, rows_one_in=16),
             max_split_change_bytes=self.max_change,
         )  # fmt: skip
 
@@ -147,10 +171,12 @@ class FakeEngine:
                 work_ms=WorkMs(
                     service=t["service"], service_squared=t["service_sq"], emb_miss=t["emb_miss"], kv_miss=t["kv_miss"]
                 ),
+                pre_infer=PreInferCounters(accepted=self.accepted),
             ),
-            gauges=Gauges(queue=0, in_flight=1),
+            gauges=Gauges(queue=0, in_flight=self.in_flight),
             split=self.split_state(),
             latency=self.latency.snapshot(),
+            draining=self.draining,
         )
         return self._spoil(observation)
 
@@ -160,6 +186,28 @@ class FakeEngine:
         status = self._judge(request)
         self.answers.append(status)
         return SplitAnswer(status=status, split=self.split_state(), start_id=self.start_id)
+
+    async def put_limits(self, request: LimitsRequest) -> LimitsAnswer:
+        """The same rules as for the split. `lost before`, `lost after`: no answer comes, and the change is made in the latter."""
+        self._answer()
+        self.limits_asked.append(request)
+        if self.limits_fault == "lost before":
+            raise Unreachable("PUT /limits: TimeoutError")
+        if self.limits_fault == "garbage":
+            raise ProtocolViolation("PUT /limits: status 404")
+        status = self._judge_limits(request)
+        if self.limits_fault == "lost after":
+            raise Unreachable("PUT /limits: TimeoutError")
+        return LimitsAnswer(status=status, limits=self.bounds)
+
+    async def drain(self, *, draining: bool) -> DrainAnswer:
+        self._answer()
+        if self.drain_fault == "lost":
+            raise Unreachable("POST /drain: TimeoutError")
+        self.drains.append(draining)
+        taken = draining or self.drain_fault == "for ever"
+        self.draining = None if self.draining is None else taken
+        return DrainAnswer(draining=taken, in_flight=self.in_flight)
 
     async def samples(self, cursor: int) -> tuple[NDArray[Any], int, int]:
         self._answer()
@@ -195,6 +243,28 @@ class FakeEngine:
             return
         self.used = [min(used, limit) for used, limit in zip(self.used, self.limits, strict=True)]
         self.used = list(self.limits)
+
+    def _judge_limits(self, request: LimitsRequest) -> SplitStatus:
+        if request.revision < self.bounds.revision:
+            return SplitStatus.STALE
+        if request.revision == self.bounds.revision:
+            return SplitStatus.APPLIED if request == self.bounds else SplitStatus.CONFLICT
+        if request.revision > self.bounds.revision + 1:
+            return SplitStatus.CONFLICT
+        missing = (request.host_bytes and "dram" not in self.tiers) or (request.ssd_bytes and "ssd" not in self.tiers)
+        if missing or self.limits_fault == "unsupported":
+            return SplitStatus.UNSUPPORTED
+        if (
+            request.pre_infer_bytes > self.bounds.pre_infer_bytes
+            and request.pre_infer_bytes + self.split_most() > self.pool_bytes
+        ):
+            self.violations.append(f"prefixes raised to {request.pre_infer_bytes} beside a split of {self.split_most()}")
+        self.bounds = request
+        return SplitStatus.APPLIED
+
+    def split_most(self) -> int:
+        """Bytes that the split may take at this instant."""
+        return sum(max(limit, used) for limit, used in zip(self.limits, self.used, strict=True))
 
     def _judge(self, request: SplitRequest) -> SplitStatus:
         asked = (request.emb_bytes, request.kv_bytes)

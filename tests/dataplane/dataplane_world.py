@@ -48,6 +48,7 @@ class World:
             self.engine.serve(seconds=seconds, **load)
             self.clock.advance(seconds)
             await self.agent.round()
+            await self.agent.orders_settled()
 
     def touch_skewed_users(self, *, keys: int = 400, rows: int = 50) -> None:
         """Sample accesses of the last second: many users come back soon, the rows are few and hot."""

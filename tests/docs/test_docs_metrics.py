@@ -24,6 +24,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
 from controllers.allocation.agent_calls import new_agents  # noqa: E402 - the path is set just above when run as a program
+from controllers.agent_book import AgentBook  # noqa: E402
 from controllers.loops import all_loops  # noqa: E402
 from controllers.metrics_source.queries import markdown_table  # noqa: E402
 from controllers.runtime.clock import FakeClock  # noqa: E402
@@ -60,7 +61,7 @@ def table_of(registry: CollectorRegistry) -> str:
 
 def operator_table() -> str:
     runtime = Runtime(Settings(), all_loops(), clock=FakeClock(), rng=random.Random(1))
-    new_agents(cast(Context, SimpleNamespace(metrics=runtime.metrics, clock=FakeClock(), rng=random.Random(1), http=None)))
+    new_agents(cast(Context, SimpleNamespace(metrics=runtime.metrics, clock=FakeClock(), rng=random.Random(1), http=None)), AgentBook())
     return table_of(runtime.metrics.registry)
 
 
