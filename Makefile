@@ -29,8 +29,8 @@ test: $(STAMP)  ## all tests that need no node, on a real Kubernetes control pla
 	@$(BIN)/grfleet testbed build --kwok
 	@$(BIN)/pytest -n 2 -m "not node" --dist loadscope $(TEST_ARGS)
 
-e2e: $(STAMP)  ## real pods on a real node of this machine (needs root): the chart's operator, pools, faults
-	@$(BIN)/grfleet testbed build --node
+e2e: $(STAMP)  ## real pods on a real node of this machine (where it gives one: root): the chart's operator, pools, faults
+	@$(BIN)/grfleet testbed build --node-if-possible
 	@$(BIN)/pytest -p no:xdist -m node tests/testbed e2e --cluster local $(E2E_ARGS)
 
 lint: $(STAMP)  ## ruff format, ruff lint, mypy strict

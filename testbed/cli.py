@@ -17,7 +17,7 @@ from testbed.binaries import BinariesMissingError, ensure_binaries
 from testbed.control_plane import ControlPlane, ControlPlaneError
 from testbed.debian import DebianError, ensure_debian_tree
 from testbed.kwok import FakeCluster
-from testbed.node.cluster import PACKAGES, LocalCluster
+from testbed.node.cluster import PACKAGES, LocalCluster, why_never
 from testbed.node.namespaces import NodeError
 from testbed.versions import DEFAULT_PROGRAMS, FAKE_NODE_PROGRAMS, NODE_PROGRAMS
 
@@ -105,13 +105,21 @@ def build(
     node: Annotated[
         bool, typer.Option("--node", help="Also what a real node needs: kubelet, containerd and companions.")
     ] = False,
+    node_if_possible: Annotated[
+        bool, typer.Option("--node-if-possible", help="The same, but only where this machine gives this user a node.")
+    ] = False,
     kwok: Annotated[bool, typer.Option("--kwok", help="Also what fake nodes need: kwok and the scheduler.")] = False,
 ) -> None:
     """Find, download or build every program, and print where each is and where it came from."""
+    if node_if_possible and not node:
+        reason = why_never()
+        node = reason is None
+        if reason is not None:
+            _say(f"the programs of a real node are left out, for this machine cannot run one: {reason}")
     try:
         names = (*DEFAULT_PROGRAMS, *(NODE_PROGRAMS if node else ()), *(FAKE_NODE_PROGRAMS if kwok else ()))
+        tree = ensure_debian_tree(PACKAGES, progress=_say) if node else None  # first, as it takes seconds and can fail
         found = ensure_binaries(tuple(dict.fromkeys(names)), progress=_say)
-        tree = ensure_debian_tree(PACKAGES, progress=_say) if node else None
     except (BinariesMissingError, DebianError, OSError) as error:
         _say(str(error))
         raise typer.Exit(1) from error

@@ -33,7 +33,7 @@ def find_kubectl() -> Path | None:
 
 
 class OutsideCluster:
-    """The common part of `testbed.node.provider.ClusterProvider`; subclasses fill `_refusal` and `_connect`, and say what they cannot do.
+    """The common part of a `testbed.node.provider.ClusterProvider`; subclasses add `_refusal`, `_connect`, images and faults.
 
     Parameters
     ----------
