@@ -14,7 +14,19 @@ from controllers.runtime.events import EventLevel, EventRecorder
 from controllers.runtime.resources import Object
 
 UNANNOUNCED_TYPES = frozenset({"SplitSettled"})
-CALM_REASONS = frozenset({"NotPaused", "Progressing", "Warming", "Draining", "BudgetExhausted", "Terminating", "NoRoutingTable"})
+CALM_REASONS = frozenset(
+    {
+        "NotPaused",
+        "Progressing",
+        "Warming",
+        "Draining",
+        "BudgetExhausted",
+        "Terminating",
+        "NoRoutingTable",
+        "ScalingUp",
+        "ScalingDown",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)

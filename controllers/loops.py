@@ -7,6 +7,7 @@ from controllers.allocation.controller import AllocationLoop
 from controllers.allocation.rollup_controller import AllocationRollupLoop
 from controllers.parsed import ParsedObjects
 from controllers.pool.controller import PoolLoop
+from controllers.preinference.controller import PreInferenceLoop
 from controllers.routing.controller import RoutingLoop
 from controllers.runtime.loop import Loop
 from controllers.signing_key import KeyPublisher, SigningKey
@@ -20,4 +21,5 @@ def all_loops() -> list[Loop]:
         AllocationLoop(key, parsed, book),
         AllocationRollupLoop(parsed),
         RoutingLoop(parsed),
+        PreInferenceLoop(parsed, book),
     ]

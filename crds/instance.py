@@ -312,6 +312,5 @@ KIND = Kind(
     not_yet=(
         "`spec.intent.learned`, `spec.intent.modelRef` and `spec.intent.recovery`: agents take them and do not act on them",
         "`spec.intent.p99Ms`: agents judge by the `p99Ms` that their engine describes",
-        "`spec.preInfer`: no loop writes it",
     ),
 )

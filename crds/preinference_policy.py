@@ -30,9 +30,10 @@ class Budget(ApiModel):
     """The most that pre-inference may take from ranking."""
 
     prefix_percent: Annotated[int, Strict(), Field(ge=0, le=90)] = 20
-    """HBM for prefixes that wait for their ranking request, in percent of hbmBytes - hbmReservedBytes."""
+    """Most HBM for prefixes that wait for their ranking request, in percent of hbmBytes - hbmReservedBytes. Reserved in eighths,
+    as far as the slots need it; nothing as long as nobody asks for prefixes. 0 forbids pre-inference."""
     max_inflight: Annotated[int, Strict(), Field(ge=0, le=100_000)] = 64
-    """Most pre-inferences at once in the pool."""
+    """Most pre-inferences at once in the pool. 0 forbids pre-inference."""
     max_per_second: Annotated[int, Strict(), Field(ge=0, le=1_000_000)] = 200
     """Most pre-inferences started per second in the pool."""
 
@@ -58,7 +59,7 @@ class SlotRange(ApiModel):
     )
 
     min: Annotated[int, Strict(), Field(ge=0, le=4096)] = 1
-    """Fewest slots."""
+    """Fewest slots once the pool was asked for a prefix; after half an hour without any it keeps none and no memory for them."""
     max: Annotated[int, Strict(), Field(ge=0, le=4096)] = 8
     """Most slots; beyond them the pool gets more instances."""
 
@@ -181,7 +182,9 @@ KIND = Kind(
         Column("Hit-Target%", ".spec.targets.hitBeforeRankPercent", "Prefixes ready before ranking.", "integer"),
         AGE,
     ),
-    not_yet=("all of it: there is no pre-inference loop, and nothing writes PreInferenceScaled and MetricsFresh",),
+    not_yet=(
+        "`trigger`, `expander` and `budget.maxPerSecond`: whoever sends the early signals decides which requests are worth one",
+    ),
     example={
         "trigger": {"minPrefixTokens": 4096, "riskBudgetMs": 40},
         "budget": {"prefixPercent": 15, "maxInflight": 128},

@@ -63,6 +63,11 @@ class AgentsSource:
             del self._tracks[gone]
         return summarize([self._load(pool, instance) for instance in instances], window_s=self._window_s)
 
+    def forget(self, pool: PoolName) -> None:
+        """The pool is gone."""
+        for gone in [key for key in self._tracks if key[0] == pool]:
+            del self._tracks[gone]
+
     async def aclose(self) -> None:
         """Nothing is held open."""
 
@@ -127,8 +132,13 @@ def _sample(serving: ServingReport, *, start_id: str) -> CounterSample:
 
 
 def _busy(slot_before: float | None, slot_after: float | None, *, before: CounterSample, after: CounterSample) -> float | None:
-    """Mean busy slots between two samples; None where the engine does not count or there is no interval."""
+    """Mean busy slots between two samples; None where the engine does not count or there is no interval.
+
+    An engine that has admitted no prefix since it started had no slot busy, whether it counts them or not.
+    """
     elapsed = after.at_ms - before.at_ms
+    if after.accepted == 0 and elapsed > 0.0:
+        return 0.0
     if slot_before is None or slot_after is None or not elapsed > 0.0 or slot_after < slot_before:
         return None
     return (slot_after - slot_before) / elapsed

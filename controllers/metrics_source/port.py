@@ -84,6 +84,9 @@ class MetricsSource(Protocol):
     async def read(self, pool: PoolName, instances: Sequence[InstanceName]) -> PoolMetrics:
         """Measure the instances of a pool now."""
 
+    def forget(self, pool: PoolName) -> None:
+        """The pool is gone; what is remembered of it may go."""
+
     async def aclose(self) -> None:
         """Release connections and threads."""
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from prometheus_api_client import PrometheusConnect
 from prometheus_api_client.exceptions import PrometheusApiClientException
+from requests.exceptions import ConnectionError as NoConnection
+from requests.exceptions import Timeout
 from urllib3.util.retry import Retry
 
 from controllers.metrics_source.port import InstanceName, PoolMetrics, PoolName, summarize, unreachable
@@ -40,6 +43,10 @@ class Connection(Protocol):
 
 class BadAnswer(Exception):
     """The server answered something that is not an instant vector; the message names the query."""
+
+
+class TooLate(Exception):
+    """Nobody waits for the answer any longer."""
 
 
 def connect_to(url: str, *, headers: Mapping[str, str] | None = None, verify: bool = True) -> Callable[[], Connection]:
@@ -101,13 +108,17 @@ class PrometheusMetrics:
         """Ask all queries for a pool; a failure of one is a failure of the answer, since decisions need all of them."""
         try:
             async with asyncio.timeout(self._deadline_s), self._turns:
-                asked = asyncio.get_running_loop().run_in_executor(self._threads, self._ask, pool)
+                end_s = time.monotonic() + self._deadline_s
+                asked = asyncio.get_running_loop().run_in_executor(self._threads, self._ask, pool, end_s)
                 now_s, results = await asked
-        except TimeoutError:
+        except (TimeoutError, TooLate):
             return self._unreachable(instances, f"Prometheus did not answer within {self._deadline_s:g} s")
         except (OSError, PrometheusApiClientException, BadAnswer) as error:  # requests' errors are OSErrors
-            return self._unreachable(instances, f"Prometheus: {error}")
+            return self._unreachable(instances, f"Prometheus: {_words(error)}")
         return summarize([self._load(instance, results, now_s=now_s) for instance in instances], window_s=self._window_s)
+
+    def forget(self, pool: PoolName) -> None:
+        """Nothing is remembered."""
 
     async def aclose(self) -> None:
         """Close the connections; a thread that still waits for the server ends by its own timeout."""
@@ -120,12 +131,14 @@ class PrometheusMetrics:
 
     # In a thread
 
-    def _ask(self, pool: PoolName) -> tuple[float, dict[str, Values]]:
+    def _ask(self, pool: PoolName, end_s: float) -> tuple[float, dict[str, Values]]:
         connection = self._connection()
         now_s = self._server_time(connection)
         selector = selector_of({self._labels.namespace: pool.namespace, self._labels.pool: pool.name})
         results: dict[str, Values] = {}
         for query in QUERIES:
+            if time.monotonic() > end_s:  # a thread that goes on for nobody would hold up others, and the end of the process
+                raise TooLate
             text = query.text(selector, self._labels, window_s=self._window_s)
             rows = self._query(connection, text, time=f"{now_s:.3f}")
             results[query.name] = _by_instance(rows, self._labels.instance, query.name)
@@ -193,6 +206,17 @@ def classify(value: float | None, *, age_ms: float | None, stale_after_ms: float
     if age_ms > stale_after_ms:
         return Stale(age_ms=age_ms)
     return measured(value, age_ms=age_ms, stale_after_ms=stale_after_ms)
+
+
+def _words(error: Exception) -> str:
+    """What went wrong, in words that are the same each time: the library's carry the query and its time."""
+    if isinstance(error, Timeout):
+        return "no answer in time"
+    if isinstance(error, NoConnection):
+        return "no connection; check --prometheus-url and the network policy"
+    if isinstance(error, PrometheusApiClientException | BadAnswer):
+        return str(error)[:200]
+    return type(error).__name__
 
 
 def _by_instance(rows: Any, label: str, query: str) -> dict[str, float]:

@@ -89,9 +89,16 @@ class KubeApi(Protocol):
         """JSON merge patch; for Event series. Never repeated by the port."""
 
     async def apply_scale(
-        self, resource: ResourceType, key: Key, replicas: int, *, field_manager: str, current: Object | None = None
+        self,
+        resource: ResourceType,
+        key: Key,
+        replicas: int,
+        *,
+        field_manager: str,
+        current: Object | None = None,
+        resource_version: str | None = None,
     ) -> Object:
-        """Set ``spec.replicas`` through the scale subresource."""
+        """Set ``spec.replicas`` through the scale subresource; ``resource_version`` guards against any change of the object."""
 
     async def delete(
         self, resource: ResourceType, key: Key, *, uid: str, resource_version: str | None = None, propagation: str = ""
@@ -234,14 +241,21 @@ class HttpKubeApi:
         return await self._call("patch", resource, key, body=patch, query=query, content=MERGE, subresource=subresource)
 
     async def apply_scale(
-        self, resource: ResourceType, key: Key, replicas: int, *, field_manager: str, current: Object | None = None
+        self,
+        resource: ResourceType,
+        key: Key,
+        replicas: int,
+        *,
+        field_manager: str,
+        current: Object | None = None,
+        resource_version: str | None = None,
     ) -> Object:
         """See :class:`KubeApi`."""
         if current is not None and current.get("spec", {}).get("replicas") == replicas:
             return current
         scale = ResourceType("autoscaling", "v1", resource.plural, "Scale")
         body = {**identity(scale, key), "spec": {"replicas": replicas}}
-        return await self._apply(resource, body, "scale", field_manager, True)
+        return await self._apply(resource, _with_guards(body, resource_version, None), "scale", field_manager, True)
 
     async def delete(
         self, resource: ResourceType, key: Key, *, uid: str, resource_version: str | None = None, propagation: str = ""

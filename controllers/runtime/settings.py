@@ -12,6 +12,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _TRUE, _FALSE = ("on", "true", "yes", "1"), ("off", "false", "no", "0")
@@ -84,6 +85,8 @@ def parse_settings(arguments: Sequence[str] | None, environment: Mapping[str, st
     namespaces = [name.strip() for value in options.namespace for name in value.split(",") if name.strip()]
     if not 0 <= options.metrics_port <= 65535:
         parser.error("--metrics-port must lie between 0 and 65535")
+    if options.prometheus_url and (problem := _url_problem(options.prometheus_url)):
+        parser.error(f"--prometheus-url {problem}; give it the form http://prometheus.monitoring:9090")
     return Settings(
         namespaces=tuple(dict.fromkeys(namespaces)),
         kubeconfig=options.kubeconfig or None,
@@ -128,6 +131,24 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--prometheus-url", default=prometheus, help="take measurements from this Prometheus (default: from the agents)")
     add("--workers", type=int, default=int(variable("WORKERS", "8")), help="concurrent reconciles of each loop")
     return parser
+
+
+def _url_problem(url: str) -> str | None:
+    """What is wrong with the base address of an HTTP server, or None."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        return f"is no address: {error}"
+    if parts.scheme not in ("http", "https"):
+        return "does not begin with http:// or https://"
+    if not parts.hostname or port == 0 or any(not c.isprintable() or c.isspace() for c in url):
+        return "names no host"
+    if "@" in parts.netloc:
+        return "carries a password, which everybody would read in the process list"
+    if parts.query or parts.fragment:
+        return "has a query or a fragment, to which nothing can be added"
+    return None
 
 
 def _switch(text: str) -> bool:

@@ -132,7 +132,7 @@ def plan_capacity(load: PoolLoad, *, rules: CapacityRules, history: CapacityHist
     prefix_bytes, memory_history = reserve(load, rules, slots=slots, history=history.memory, now_s=now_s)
     limit = cap_reason if slot_decision.limited is ScalingLimited.TOO_MANY_REPLICAS else SlotLimit.NONE
     return CapacityPlan(
-        outcome=_outcome(slot_decision, replica_decision, limit=limit),
+        outcome=_outcome(slot_decision, replica_decision, limit=limit, rules=rules),
         slots=slots,
         total_slots=min(slots * len(load.instances), rules.max_inflight),
         prefix_bytes=prefix_bytes,
@@ -199,7 +199,7 @@ def _ranking_behind(load: PoolLoad, rules: CapacityRules) -> SlotLimit | None:
     return None
 
 
-def _outcome(slots: ScalingDecision, replicas: ScalingDecision | None, *, limit: SlotLimit) -> Outcome:
+def _outcome(slots: ScalingDecision, replicas: ScalingDecision | None, *, limit: SlotLimit, rules: CapacityRules) -> Outcome:
     decisions = [slots] if replicas is None else [slots, replicas]
     directions = {decision.direction for decision in decisions}
     if Direction.UP in directions:
@@ -210,9 +210,14 @@ def _outcome(slots: ScalingDecision, replicas: ScalingDecision | None, *, limit:
         return Outcome.HOLDING_STALE
     if limit is not SlotLimit.NONE or (replicas is not None and replicas.limited is ScalingLimited.TOO_MANY_REPLICAS):
         return Outcome.LIMIT_REACHED
-    if any(decision.wish.count != decision.count for decision in decisions):
+    if not _arrived(slots, rules.slots.minimum) or (replicas is not None and not _arrived(replicas, rules.replicas.minimum)):
         return Outcome.STABILIZING
     return Outcome.AT_TARGET
+
+
+def _arrived(decision: ScalingDecision, minimum: int) -> bool:
+    """Whether the count is what the metrics want, or the minimum where they want less than that."""
+    return decision.count == max(decision.wish.count, min(minimum, decision.count))
 
 
 def _gravest_of(slots: ScalingDecision, replicas: ScalingDecision | None) -> Doubt | None:

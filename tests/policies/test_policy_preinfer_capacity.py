@@ -443,3 +443,10 @@ def test_a_pool_settles_where_its_targets_hold_and_stays_there(offered: float) -
     assert refused_share(offered / replicas, slots=slots) <= 0.05
     assert end[-1].outcome in (Outcome.AT_TARGET, Outcome.STABILIZING)
     assert end[-1].slot_decision.limited is ScalingLimited.DESIRED_WITHIN_RANGE
+
+
+def test_a_wish_below_the_minimum_is_at_its_target_there() -> None:
+    idle = pool(instance("a", offered=0.0), instance("b", offered=0.0), slots=1)
+    assert plan(idle, replicas=Bounds(minimum=2, maximum=4)).outcome is Outcome.AT_TARGET
+    assert plan(idle, slots=Bounds(minimum=0, maximum=0), replicas=Bounds(minimum=2, maximum=4)).outcome is Outcome.SCALING_DOWN
+    assert plan(pool(instance("a", offered=0.0), slots=0), slots=Bounds(minimum=0, maximum=0)).outcome is Outcome.AT_TARGET

@@ -48,6 +48,7 @@ def test_at_rest_nothing_is_written_not_even_by_an_operator_that_has_just_starte
         fleet.start(pair)
         fleet.wait_for_condition("grservingpool/pool", "Ready")
         fleet.wait_for_condition("grservingpool/pool", "SplitSettled")
+        fleet.wait_for_condition("grservingpool/pool", "MetricsFresh")
         time.sleep(11)  # the last numbers may follow within ten seconds
         before = fleet.versions()
         time.sleep(20)

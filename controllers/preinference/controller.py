@@ -1,0 +1,89 @@
+"""The pre-inference loop as the runtime sees it: which events concern which pool, and one reconcile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from controllers.metrics_source.agents import Statuses
+from controllers.metrics_source.choose import source_for
+from controllers.metrics_source.port import MetricsSource, PoolName
+from controllers.pace import WriteTimes
+from controllers.parsed import ParsedObjects
+from controllers.preinference.decide import REST_SECONDS, decide
+from controllers.preinference.execute import execute
+from controllers.preinference.observe import Memory, Observation, PoolSeen, measure, see
+from controllers.preinference.wake import keys_for
+from controllers.runtime.controller import DONE, Result
+from controllers.runtime.loop import Context
+from controllers.runtime.resources import INSTANCES, POOLS, PRE_INFERENCE_POLICIES, Key
+from controllers.runtime.store import Store, WatchEvent
+
+JITTER = 0.1
+
+
+class PreInferenceLoop:
+    """Keyed by pool; the field manager grfleet-preinference."""
+
+    name = "preinference"
+    keyed_by = POOLS
+    watches = (POOLS, INSTANCES, PRE_INFERENCE_POLICIES)
+
+    def __init__(self, parsed: ParsedObjects, statuses: Statuses, *, source: MetricsSource | None = None) -> None:
+        self._parsed, self._statuses, self._source = parsed, statuses, source
+        self._writes = WriteTimes()
+        self._memories: dict[Key, Memory] = {}
+        self._looked: dict[Key, float] = {}
+
+    def keys_for(self, event: WatchEvent, store: Store) -> Iterable[Key]:
+        """See `wake.keys_for`."""
+        return keys_for(event, store)
+
+    async def start(self, ctx: Context) -> None:
+        """Begin a term of leadership with what is in force, and without memories of an earlier one."""
+        self._memories.clear()
+        self._looked.clear()
+        self._source = self._source or source_for(ctx.settings, statuses=self._statuses, clock=ctx.clock)
+
+    async def reconcile(self, key: Key, ctx: Context) -> Result | None:
+        """Observe, decide, execute."""
+        seen = see(ctx, key, parsed=self._parsed)
+        if seen is None:
+            self._forget(key)
+            return DONE
+        now_s = ctx.clock.monotonic()
+        rest_s = self._looked.get(key, now_s - REST_SECONDS) + REST_SECONDS - now_s
+        if rest_s > 0:  # events come in crowds, measurements do not
+            return Result(rest_s)
+        self._looked[key] = now_s
+        observation = await self._observe(seen, key, ctx)
+        plan = decide(observation, ctx.clock.now())
+        self._memories[key] = plan.memory
+        written, scaled = await execute(plan, observation, ctx)
+        now_s = ctx.clock.monotonic()
+        if written:
+            self._writes.note(key, now_s=now_s)
+        if scaled and plan.memory_once_scaled is not None:
+            self._memories[key] = plan.memory_once_scaled
+        return Result(plan.requeue_after * ctx.rng.uniform(1.0 - JITTER, 1.0 + JITTER))
+
+    async def _observe(self, seen: PoolSeen, key: Key, ctx: Context) -> Observation:
+        assert self._source is not None, "the runtime calls start first"
+        metrics = await measure(seen, self._source)
+        now_s = ctx.clock.monotonic()
+        return Observation(
+            pool=seen.pool,
+            stored=seen.stored,
+            policy=seen.policy,
+            instances=seen.instances,
+            metrics=metrics,
+            memory=self._memories.get(key) or Memory(since_s=now_s, asked_s=now_s),
+            now_s=now_s,
+            write_ages=self._writes.ages(key, now_s=now_s),
+        )
+
+    def _forget(self, key: Key) -> None:
+        if self._source is not None:
+            self._source.forget(PoolName(namespace=key.namespace, name=key.name))
+        self._writes.forget(key)
+        self._memories.pop(key, None)
+        self._looked.pop(key, None)

@@ -1,0 +1,162 @@
+"""What the pre-inference loop looks at: one pool, its PreInferencePolicy, its instances, and what was measured of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pydantic import ValidationError
+
+from controllers.lookup import Lookup, find_policy
+from controllers.metrics_source.port import InstanceName, MetricsSource, PoolMetrics, PoolName, summarize
+from controllers.parsed import ParsedObjects
+from controllers.preinference.steady import Steady
+from controllers.runtime.conditions import conditions_of, find_condition
+from controllers.runtime.errors import Terminal
+from controllers.runtime.loop import Context
+from controllers.runtime.resources import INSTANCES, POOLS, PRE_INFERENCE_POLICIES, Key, Object, key_of
+from crds import GRInstance, GRServingPool, PreInferencePolicy, PreInferencePolicySpec, explain_invalid
+from policies.preinference.capacity import CapacityHistory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceSeen:
+    """An instance as it stands.
+
+    Attributes
+    ----------
+    ready
+        Engine and agent answer.
+    leaving
+        It drains or is being deleted: its load is about to be the others'.
+    """
+
+    stored: Object
+    model: GRInstance
+    ready: bool
+    leaving: bool
+
+    @property
+    def name(self) -> str:
+        """Its name, which gives its place among the others."""
+        return self.model.metadata.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What the loop remembers of a pool from look to look; a new leader starts without.
+
+    Attributes
+    ----------
+    since_s
+        Monotonic second of the first look.
+    history
+        What the windows look back on; None before the first decision and after a hold.
+    slots, prefix_bytes
+        What was decided last; None before a decision was made.
+    scaling
+        Whether spec.replicas was ours at the last decision.
+    asked_s
+        Monotonic second at which a prefix was last asked for, or it was not known whether one was.
+    """
+
+    since_s: float
+    asked_s: float
+    history: CapacityHistory | None = None
+    slots: int | None = None
+    prefix_bytes: int | None = None
+    scaling: bool = False
+    steady: Steady = field(default_factory=Steady)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """The world of one pool's capacity.
+
+    Attributes
+    ----------
+    instances
+        In the order of their names, those that leave included.
+    metrics
+        What was measured of those that stay.
+    now_s
+        Monotonic second of the look.
+    write_ages
+        Seconds since the last writes of the loop to the pool's status, newest first.
+    """
+
+    pool: GRServingPool
+    stored: Object
+    policy: Lookup[PreInferencePolicySpec]
+    instances: tuple[InstanceSeen, ...]
+    metrics: PoolMetrics
+    memory: Memory
+    now_s: float
+    write_ages: tuple[float, ...] = ()
+
+    @property
+    def staying(self) -> tuple[InstanceSeen, ...]:
+        """Instances that do not leave."""
+        return tuple(each for each in self.instances if not each.leaving)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSeen:
+    """A pool and its instances before anything was measured."""
+
+    pool: GRServingPool
+    stored: Object
+    policy: Lookup[PreInferencePolicySpec]
+    instances: tuple[InstanceSeen, ...]
+
+
+def see(ctx: Context, key: Key, *, parsed: ParsedObjects) -> PoolSeen | None:
+    """Read the pool from the store; None when it is gone or going.
+
+    Raises
+    ------
+    Terminal
+        When this operator cannot read the pool or an instance of it.
+    """
+    stored = ctx.store.get(POOLS, key)
+    if stored is None or stored["metadata"].get("deletionTimestamp"):
+        return None
+    try:
+        pool = parsed.read(GRServingPool, stored)
+        instances = tuple(_instance(each, parsed) for each in ctx.store.owned_by(INSTANCES, stored))
+    except ValidationError as error:
+        raise Terminal("InvalidSpec", f"pool {key} or an instance of it cannot be read: {explain_invalid(error)}") from error
+    return PoolSeen(pool=pool, stored=stored, policy=policy_of(ctx, pool), instances=instances)
+
+
+async def measure(seen: PoolSeen, source: MetricsSource) -> PoolMetrics:
+    """Ask the source for the instances that stay; a pool without any asks nobody."""
+    names = [
+        InstanceName(name=each.name, uid=each.model.metadata.uid, ready=each.ready) for each in seen.instances if not each.leaving
+    ]
+    where = key_of(seen.stored)
+    if not names:
+        return summarize([], window_s=0.0)
+    return await source.read(PoolName(namespace=where.namespace, name=where.name), names)
+
+
+def policy_of(ctx: Context, pool: GRServingPool) -> Lookup[PreInferencePolicySpec]:
+    """The PreInferencePolicy that the pool names."""
+    return find_policy(
+        pool.spec.policies.pre_inference,
+        namespace=pool.metadata.namespace,
+        operator_namespace=ctx.settings.operator_namespace,
+        get=lambda key: ctx.store.get(PRE_INFERENCE_POLICIES, key),
+        read=lambda obj: PreInferencePolicy.parse(obj).spec,
+        defaults=PreInferencePolicySpec(),
+    )
+
+
+def _instance(stored: Object, parsed: ParsedObjects) -> InstanceSeen:
+    model = parsed.read(GRInstance, stored)
+    ready = find_condition(conditions_of(stored), "Ready") or {}
+    return InstanceSeen(
+        stored=stored,
+        model=model,
+        ready=ready.get("status") == "True",
+        leaving=model.spec.drain is not None or bool(stored["metadata"].get("deletionTimestamp")),
+    )
