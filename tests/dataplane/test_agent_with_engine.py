@@ -6,11 +6,13 @@ import math
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import httpx
 import pytest
 from dataplane_processes import NEWCOMERS, RETURNING, Pair, Traffic, pair, replay
 
 from contract.agent import AgentStatus, Intent, IntentStatus
 from contract.agent_client import AgentClient
+from contract.engine_client import EngineClient
 
 POOL = 2 << 30
 BRISK = {"maxPercentPerSecond": 100, "deadbandPercent": 1, "intervalMs": 50}
@@ -110,3 +112,27 @@ async def test_a_forged_intent_is_refused_by_the_running_agent(both: Pair) -> No
     async with AgentClient(both.agent_url) as client:
         assert (await client.put_intent(forged)).status is IntentStatus.FORGED
     assert (await both.status()).generation == 0
+
+
+async def test_limits_reach_the_engine_a_drain_is_taken_back_and_a_wait_ends_with_the_traffic(both: Pair) -> None:
+    capacity = {"slots": 3, "bytes": POOL // 8, "hostBytes": 1 << 30}
+    await both.intend(strategy="Static", step=BRISK, preInfer=capacity)
+    status = await both.until(lambda s: s.limits is not None and s.limits.pre_infer_bytes == POOL // 8, what="the limits")
+    assert status.limits is not None
+    assert (status.limits.pre_infer_slots, status.limits.host_bytes) == (3, 0)
+    assert "no tier dram" in status.message
+    assert status.split is not None
+    assert status.split.accepted_emb_bytes + status.split.accepted_kv_bytes <= POOL - POOL // 8
+
+    await both.intend(strategy="Static", step=BRISK, preInfer=capacity, draining=True)
+    await both.until(lambda s: s.draining and (s.idle_seconds or 0) > 0.1, what="a drain")
+    async with EngineClient(both.engine_url) as client:
+        assert (await client.ready()).reasons == ["draining"]
+        await both.intend(strategy="Static", step=BRISK, preInfer=capacity)
+        await both.until(lambda s: not s.draining, what="the drain taken back")
+        assert (await client.ready()).ready
+
+    async with httpx.AsyncClient(timeout=30) as caller:
+        waiting = asyncio.create_task(caller.get(f"{both.agent_url}/agent/v1/idle?afterSeconds=1&deadlineSeconds=20"))
+        await both.running[0].kill()
+        assert (await waiting).json()["reason"] in ("Idle", "EngineUnreachable")
