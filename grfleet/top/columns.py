@@ -64,6 +64,8 @@ def pool_columns(*, namespaces: bool) -> list[Column[PoolView]]:
         Column(title="SCALER", cell=lambda p: number(p.desired_replicas), right=True, wide=True, keep=0),
         Column(title="DEMAND", cell=lambda p: number(p.demand_slots), right=True, wide=True, keep=0),
         Column(title="PRE-HIT", cell=lambda p: number(p.hit_before_rank_percent), right=True, wide=True, keep=0),
+        Column(title="CAPACITY", cell=lambda p: p.capacity_reason or MISSING, wide=True, keep=0),
+        Column(title="METRICS", cell=lambda p: p.metrics_reason or MISSING, wide=True, keep=0),
         Column(title="GOAL", cell=_goal, wide=True, keep=0),
         Column(title="MODEL", cell=lambda p: f"{p.model or MISSING}:{p.model_version or MISSING}", wide=True, keep=0),
     ]
@@ -158,7 +160,7 @@ def _drain(instance: InstanceView) -> str:
     if instance.drain is None:
         return "no"
     left = instance.drain.seconds_left
-    rest = "" if left is None else f" {duration(left)}" if left >= 0 else " overdue"
+    rest = " done" if instance.drain.done else "" if left is None else f" {duration(left)}" if left >= 0 else " overdue"
     return f"{instance.drain.reason or 'yes'}{rest}"
 
 

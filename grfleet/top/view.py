@@ -20,6 +20,8 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     reason: str | None
     seconds_left: float | None
     """Until the deadline; negative when it has passed."""
+    done: bool
+    """Nothing is in flight any more."""
 
 
 class InstanceView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -95,6 +97,10 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Slots that the measured load wants on each instance."""
     desired_replicas: int | None
     hit_before_rank_percent: int | None
+    capacity_reason: str | None
+    """Reason of PreInferenceScaled."""
+    metrics_reason: str | None
+    """Reason of MetricsFresh."""
     table_generation: int | None
     table_current: bool | None
     moved_percent: float | None
@@ -177,6 +183,8 @@ def _pool(pool: Object, members: tuple[InstanceView, ...] | None, table: Object 
         demand_slots=_integer(pool, "status", "preInference", "demandSlots"),
         desired_replicas=_integer(pool, "status", "preInference", "desiredReplicas"),
         hit_before_rank_percent=_integer(pool, "status", "preInference", "hitBeforeRankPercent"),
+        capacity_reason=condition(pool, "PreInferenceScaled")[1],
+        metrics_reason=condition(pool, "MetricsFresh")[1],
         table_generation=_integer(table or {}, "status", "generation"),
         table_current=published,
         moved_percent=_number(table or {}, "status", "movedPercent"),
@@ -250,7 +258,7 @@ def _drain(item: Object, now: datetime) -> Drain | None:
     left = None
     if started is not None and deadline is not None:
         left = deadline - (now - started).total_seconds()
-    return Drain(reason=_text(item, "spec", "drain", "reason"), seconds_left=left)
+    return Drain(reason=_text(item, "spec", "drain", "reason"), seconds_left=left, done=condition(item, "Drained")[0] is True)
 
 
 def condition(item: Object, kind: str) -> tuple[bool | None, str | None, str | None]:

@@ -164,6 +164,23 @@ class TestWhatAnInstanceIsDoing:
         (only,) = seen_pool(pool(), instance(drain=drain)).instances or ()
         assert instance_cells(only)["DRAIN"] == "Terminating overdue"
 
+    def test_a_drain_with_nothing_in_flight_is_done(self) -> None:
+        drain = {"reason": "ScaleDown", "startedAt": "2026-01-01T02:00:00Z", "deadlineSeconds": 60}
+        status = instance_status()
+        status["conditions"].append(condition("Drained"))
+        (only,) = seen_pool(pool(), instance(drain=drain, status=status)).instances or ()
+        assert instance_cells(only)["DRAIN"] == "ScaleDown done"
+
+    def test_a_pool_shows_why_its_capacity_is_what_it_is(self) -> None:
+        status = pool_status(preInference={"slots": 96, "demandSlots": 12, "desiredReplicas": 5, "hitBeforeRankPercent": 97})
+        status["conditions"] += [
+            condition("PreInferenceScaled", "Unknown", "HoldingStale"),
+            condition("MetricsFresh", "False", "Stale"),
+        ]
+        cells = pool_cells(seen_pool(pool(status=status)))
+        shown = [cells[title] for title in ("SLOTS", "DEMAND", "SCALER", "PRE-HIT", "CAPACITY", "METRICS")]
+        assert shown == ["96", "12", "5", "97", "HoldingStale", "Stale"]
+
     def test_the_count_of_the_pool_loop_is_believed(self) -> None:
         status = pool_status()
         status["instances"] |= {"draining": 2, "updated": 1}
