@@ -13,7 +13,16 @@ from numpy.typing import NDArray
 
 from contract import samples
 from contract.agent import Intent, IntentStatus
-from contract.engine import Describe, Observe, RankRequest, SplitAnswer, SplitRequest
+from contract.engine import (
+    Describe,
+    DrainAnswer,
+    LimitsAnswer,
+    LimitsRequest,
+    Observe,
+    RankRequest,
+    SplitAnswer,
+    SplitRequest,
+)
 from dataplane.agent.intent import IntentBook
 from dataplane.agent.loop import Agent
 from simulator.core.instance import GRInstanceCore
@@ -45,6 +54,12 @@ class CoreEngine:
 
     async def put_split(self, request: SplitRequest) -> SplitAnswer:
         return self._core.put_split(request, now_ms=self._clock.now_ms)
+
+    async def put_limits(self, request: LimitsRequest) -> LimitsAnswer:
+        return self._core.put_limits(request)
+
+    async def drain(self, *, draining: bool) -> DrainAnswer:
+        return self._core.drain(draining=draining)
 
     async def samples(self, cursor: int) -> tuple[NDArray[Any], int, int]:
         payload, after, lost = self._core.samples.read(cursor)
