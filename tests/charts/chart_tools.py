@@ -89,6 +89,16 @@ def grants_of(role: Object) -> set[tuple[str, str, str]]:
     }
 
 
+def documented_series() -> set[str]:
+    """Names of all metrics that docs/metrics.md lists."""
+    return set(re.findall(r"^\| `([a-z_0-9]+)`", (ROOT / "docs" / "metrics.md").read_text(), re.M))
+
+
+def series_of(expression: str) -> set[str]:
+    """Names of the metrics that a query selects, those of histograms without the ending."""
+    return {name.removesuffix("_bucket") for name in re.findall(r"([a-z_0-9]+)\{", expression)}
+
+
 _BLOCK = re.compile(r"(?:<!-- (?P<how>run|not run): (?P<what>[^>]*) -->\n)?```bash\n(?P<text>.*?)```", re.S)
 
 

@@ -16,6 +16,7 @@ from chart_tools import Helm  # noqa: E402
 
 from testbed.binaries import find_binaries  # noqa: E402
 from testbed.control_plane import ControlPlane  # noqa: E402
+from testbed.debian import DebianError, ensure_debian_program  # noqa: E402
 
 
 @pytest.fixture
@@ -35,3 +36,12 @@ def cluster(own_control_plane: ControlPlane, helm: Helm, tmp_path: Path) -> Clus
     (programs / "helm").symlink_to(helm.program)
     (programs / "kubectl").symlink_to(own_control_plane.binaries["kubectl"])
     return Cluster(own_control_plane, helm, programs)
+
+
+@pytest.fixture(scope="session")
+def promtool() -> Path:
+    """The checker that belongs to Prometheus; skips, with the reason, where it cannot be had."""
+    try:
+        return ensure_debian_program("prometheus", "promtool")
+    except DebianError as error:
+        pytest.skip(f"no promtool: {error}")

@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chart_tools import ROOT, Helm, the
-
-from testbed.debian import DebianError, ensure_debian_program
+from chart_tools import ROOT, Helm, documented_series, series_of, the
 
 ON = ("--set", "prometheusRule.enabled=true")
 STEP_SECONDS, STEPS = 30, 120  # an hour
@@ -132,15 +130,6 @@ CASES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def promtool() -> Path:
-    """The checker that belongs to Prometheus; skips, with the reason, where it cannot be had."""
-    try:
-        return ensure_debian_program("prometheus", "promtool")
-    except DebianError as error:
-        pytest.skip(f"no promtool: {error}")
-
-
 def rules_of(helm: Helm, *flags: str) -> list[dict[str, Any]]:
     [group] = the(helm.render(*ON, *flags), "PrometheusRule")["spec"]["groups"]
     rules: list[dict[str, Any]] = group["rules"]
@@ -231,11 +220,10 @@ def test_every_alert_has_a_case_a_severity_a_text_and_a_section_in_the_documenta
 
 
 def test_the_alerts_name_only_metrics_that_are_documented(helm: Helm) -> None:
-    listed = set(re.findall(r"^\| `([a-z_0-9]+)`", (ROOT / "docs" / "metrics.md").read_text(), re.M)) | {"up"}
     for rule in rules_of(helm):
-        used = {name.removesuffix("_bucket") for name in re.findall(r"([a-z_0-9]+)\{", rule["expr"])}
+        used = series_of(rule["expr"])
         assert used, rule["alert"]
-        assert used <= listed, rule["alert"]
+        assert used <= documented_series() | {"up"}, rule["alert"]
 
 
 def test_links_labels_and_left_out_alerts_follow_the_values(helm: Helm) -> None:
