@@ -20,6 +20,7 @@ CALM_REASONS = frozenset(
         "Progressing",
         "Warming",
         "Draining",
+        "Finishing",
         "BudgetExhausted",
         "Terminating",
         "NoRoutingTable",

@@ -157,6 +157,10 @@ class Intent(ApiModel):
     """What happens in a load burst."""
     usable_bytes: Int64 | None = None
     """HBM bytes that the two caches share; absent: what the engine describes."""
+    host_bytes: Int64 | None = None
+    """Host memory for the second tier of attention state, told to the engine together with preInfer; absent: none."""
+    ssd_bytes: Int64 | None = None
+    """Local SSD for the third tier of attention state, told to the engine together with preInfer; absent: none."""
     p99_ms: Annotated[int, Strict(), Field(ge=1, le=600_000)]
     """Latency objective in milliseconds."""
     model_ref: ModelRef | None = None

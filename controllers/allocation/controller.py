@@ -14,7 +14,7 @@ from controllers.allocation.observe import BY_UID, observe, uid_index
 from controllers.parsed import ParsedObjects
 from controllers.runtime.controller import DONE, Result
 from controllers.runtime.loop import Context
-from controllers.runtime.resources import HBM_POLICIES, INSTANCES, POOLS, Key
+from controllers.runtime.resources import HBM_POLICIES, INSTANCES, POOLS, ROUTING_TABLES, Key, key_of
 from controllers.runtime.store import Store, WatchEvent
 from controllers.signing_key import SigningKey
 from controllers.wake import instances_for
@@ -25,7 +25,7 @@ class AllocationLoop:
 
     name = "allocation"
     keyed_by = INSTANCES
-    watches = (INSTANCES, POOLS, HBM_POLICIES)
+    watches = (INSTANCES, POOLS, HBM_POLICIES, ROUTING_TABLES)
 
     def __init__(self, key: SigningKey, parsed: ParsedObjects, book: AgentBook) -> None:
         self._parsed = parsed
@@ -35,7 +35,9 @@ class AllocationLoop:
         self._agents: Agents | None = None
 
     def keys_for(self, event: WatchEvent, store: Store) -> Iterable[Key]:
-        """See `wake.instances_for`."""
+        """See `wake.instances_for`; a new table concerns who drains, since Drained waits for it."""
+        if event.resource == ROUTING_TABLES:
+            return [key_of(each) for each in store.of_pool(INSTANCES, event.key) if each["spec"].get("drain") is not None]
         return instances_for(event, store)
 
     async def start(self, ctx: Context) -> None:

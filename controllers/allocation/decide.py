@@ -11,26 +11,26 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from controllers.allocation.intent import wanted_intent
+from controllers.allocation.intent import pushed_spec, wanted_intent
 from controllers.allocation.observe import Observation
 from controllers.allocation.report import status_of
 from controllers.allocation.sightings import Answered, Silent
 from controllers.allocation.verdicts import holds_intent, proving_failures
-from controllers.announce import Announcement, announcements
+from controllers.announce import Announcement, announcements, moved_on
 from controllers.pace import wait_before_write
-from controllers.runtime.conditions import conditions_of
+from controllers.runtime.conditions import conditions_of, find_condition
 from controllers.runtime.resources import Object
 
 REPEAT_SECONDS = 5.0
 """An intent that was refused, or taken and lost again, is handed over anew after this time at the earliest."""
-OWN_CONDITIONS = frozenset({"PolicyHealthy", "SplitSettled"})
-OWN_FIELDS = ("split", "strategyInForce", "reason", "caches", "p99Ms", "sloPercent", "agent")
+OWN_CONDITIONS = frozenset({"Drained", "PolicyHealthy", "SplitSettled"})
+OWN_FIELDS = ("split", "preInfer", "strategyInForce", "reason", "caches", "p99Ms", "sloPercent", "agent")
 """What is worth a write. `message` and `lastObservedTime` are written along with them and never a cause to write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Push:
-    """Hand this intent to the agent: the one that stands in the instance, under its generation."""
+    """Hand this intent to the agent: what the instance says as it stands, under its generation."""
 
     generation: int
     spec: Mapping[str, Any]
@@ -60,7 +60,7 @@ def decide(seen: Observation, now: datetime) -> Plan:
     status, conditions = status_of(seen, now)
     if not _differs(seen.stored, status):
         return Plan(push=push)
-    wait = wait_before_write(seen.write_ages)
+    wait = wait_before_write(seen.write_ages, transition=_drain_moves_on(seen.stored, status))
     if wait:
         return Plan(push=push, requeue_after=wait)
     return Plan(push=push, status=status, announce=announcements(conditions_of(seen.stored), conditions))
@@ -74,7 +74,13 @@ def _push(seen: Observation) -> Push | None:
         return None
     if status.uid == metadata.uid and status.generation > metadata.generation:
         return None  # what we read is older than what the agent holds; the watch will catch up
-    return Push(generation=metadata.generation, spec=seen.stored_intent)
+    return Push(generation=metadata.generation, spec=pushed_spec(seen.stored["spec"]))
+
+
+def _drain_moves_on(stored: Object, status: Mapping[str, Any]) -> bool:
+    """Whether the condition Drained comes, goes or changes: whoever scales down waits for it."""
+    old, new = (find_condition(items, "Drained") for items in (conditions_of(stored), status["conditions"]))
+    return moved_on([old] if old is not None else [], [new] if new is not None else [])
 
 
 def _differs(stored: Object, status: Mapping[str, Any]) -> bool:

@@ -13,6 +13,7 @@ from contract import signing
 from contract.agent import Intent, IntentAnswer, IntentStatus
 from controllers.allocation.agents import Agents
 from controllers.allocation.decide import Plan, Push
+from controllers.allocation.drained import is_finishing
 from controllers.allocation.memory import Memory, Pushed, Refusal
 from controllers.allocation.observe import Observation
 from controllers.allocation.rollup import RollupPlan
@@ -28,6 +29,8 @@ _logger = logging.getLogger(__name__)
 
 ACCEPTANCE_SECONDS = 600
 """An intent must be accepted within this time of being signed; once accepted it holds until replaced."""
+DRAIN_SECONDS = 2.0
+"""How often the agent of a draining instance is asked until nothing is in flight; a silent one by its own rhythm."""
 FOLLOW_UP_SECONDS = 3.0
 """How soon after a new intent the agent is asked where it leads."""
 TAKEN = frozenset({IntentStatus.ACCEPTED, IntentStatus.UNCHANGED})
@@ -45,6 +48,8 @@ async def execute(plan: Plan, seen: Observation, agents: Agents, memory: Memory,
         memory.pushed(key, await _push(seen, plan.push, agents, signing_key, ctx))
     elif seen.push_age is not None and seen.push_age < FOLLOW_UP_SECONDS:
         agents.hurry(seen.instance.metadata.uid, seconds=FOLLOW_UP_SECONDS)
+    if is_finishing(seen):
+        agents.hurry(seen.instance.metadata.uid, seconds=DRAIN_SECONDS)
 
 
 async def execute_rollup(plan: RollupPlan, pool: Object, ctx: Context) -> bool:

@@ -1,8 +1,9 @@
-"""Makes the intent of an instance from its pool and the policy in force. Pure; the result has integers, strings and booleans
-only, so that it can be signed as it stands.
+"""Makes the intent of an instance from its pool and the policy in force, and what is pushed from the instance as it stands. Pure;
+the result has integers, strings and booleans only, so that it can be signed.
 
-A paused pool keeps the intent that it has, with the word `paused` in it: a policy edited meanwhile takes effect when it goes
-on.
+What an agent is told is a function of the instance's spec alone: the same generation always gives the same words, or an agent
+would refuse them. So whatever comes from the pool, sizes of lower tiers included, goes into the stored intent first. A paused
+pool keeps the intent that it has, with the word `paused` in it: a policy edited meanwhile takes effect when it goes on.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 from controllers.lookup import Found, Lookup
 from crds import GRInstance, GRServingPool, HBMPolicySpec
 from crds.instance import Intent, IntentLearned, IntentRefill, PolicyRef
+from crds.types import parse_quantity
 
 
 def intent_for(pool: GRServingPool, policy: Found[HBMPolicySpec], *, prefix_bytes: int = 0) -> Intent:
@@ -33,6 +35,8 @@ def intent_for(pool: GRServingPool, policy: Found[HBMPolicySpec], *, prefix_byte
         learned=IntentLearned(clamp_percent=spec.learned.clamp_percent, residual=spec.learned.residual),
         recovery=spec.recovery,
         usable_bytes=pool.spec.memory.usable_bytes(prefix_bytes=prefix_bytes),
+        host_bytes=parse_quantity(pool.spec.memory.host_bytes) or None,
+        ssd_bytes=parse_quantity(pool.spec.memory.ssd_bytes) or None,
         p99_ms=pool.spec.slo.p99_ms,
         paused=pool.spec.paused,
         policy_ref=PolicyRef(name=policy.name, namespace=policy.namespace, generation=policy.generation, source=policy.source),
@@ -57,3 +61,21 @@ def wanted_intent(
         )
     prefix = instance.spec.pre_infer.bytes if instance.spec.pre_infer is not None else 0
     return intent_for(pool, policy, prefix_bytes=prefix).to_wire()
+
+
+def pushed_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """What the agent is told of the spec of an instance that has an intent: that, its pre-inference capacity, and to drain.
+
+    Parameters
+    ----------
+    spec
+        spec of the instance on the wire, as the API server numbered it.
+    """
+    told = dict(spec["intent"])
+    capacity = spec.get("preInfer")
+    if capacity is not None:
+        tiers = {name: told.get(name, 0) for name in ("hostBytes", "ssdBytes")}
+        told["preInfer"] = {"slots": capacity["slots"], "bytes": capacity["bytes"], **tiers}
+    if spec.get("drain") is not None:
+        told["draining"] = True
+    return told

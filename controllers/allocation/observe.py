@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from contract.agent import AgentStatus
+from contract.table import InstanceState
 from controllers.allocation.agents import Agents
 from controllers.allocation.memory import Memory, Refusal
 from controllers.allocation.sightings import Answered, Garbled, Sighting, problem_of
@@ -16,7 +17,7 @@ from controllers.lookup import Lookup, find_policy
 from controllers.parsed import ParsedObjects
 from controllers.runtime.errors import Terminal
 from controllers.runtime.loop import Context
-from controllers.runtime.resources import HBM_POLICIES, INSTANCES, POOLS, Key, Object, key_of, uid_of
+from controllers.runtime.resources import HBM_POLICIES, INSTANCES, POOLS, ROUTING_TABLES, Key, Object, key_of, uid_of
 from controllers.runtime.store import Store
 from crds import GRInstance, GRServingPool, HBMPolicy, HBMPolicySpec, explain_invalid
 
@@ -44,6 +45,8 @@ class Observation:
         Seconds since the intent of the present generation was handed over last; None if it was not.
     write_ages
         Seconds since the last status writes, newest first.
+    still_routed
+        Whether the routing table sends users to this instance although others would be there; only told while it drains.
     """
 
     instance: GRInstance
@@ -55,6 +58,7 @@ class Observation:
     refusal: Refusal | None = None
     push_age: float | None = None
     write_ages: tuple[float, ...] = ()
+    still_routed: bool = False
 
     @property
     def stored_intent(self) -> Mapping[str, Any] | None:
@@ -111,7 +115,18 @@ async def observe(ctx: Context, key: Key, agents: Agents, memory: Memory, parsed
         refusal=pushed.refusal if pushed is not None else None,
         push_age=now_s - pushed.at_s if pushed is not None else None,
         write_ages=memory.write_ages(key, now_s=now_s),
+        still_routed=instance.spec.drain is not None and _still_routed(store, stored),
     )
+
+
+def _still_routed(store: Store, stored: Object) -> bool:
+    """Whether users are still sent to a draining instance. A table of draining ones only is kept: no callers are better off."""
+    table = store.get(ROUTING_TABLES, Key(stored["metadata"]["namespace"], stored["spec"]["poolRef"])) or {}
+    rows = (table.get("status") or {}).get("instances") or ()
+    serving = {row["uid"] for row in rows if row.get("state") != InstanceState.DRAINING}
+    if uid_of(stored) not in serving:
+        return False
+    return any(other["spec"].get("drain") is None for uid in serving for other in store.by_index(INSTANCES, BY_UID, uid))
 
 
 def _owns(pool: Object, instance: Object) -> bool:

@@ -9,13 +9,16 @@ from datetime import datetime
 from typing import Any
 
 from contract.agent import AgentStatus, SplitReport
+from controllers.allocation.drained import drained
 from controllers.allocation.observe import Observation
 from controllers.allocation.sightings import Answered, Garbled, Silent
 from controllers.allocation.verdicts import policy_healthy, proving_failures, split_settled
 from controllers.rounding import steady_latency, steady_points, steady_share
 from controllers.runtime.conditions import Condition, conditions_of, set_conditions, timestamp
+from crds.types import COUNT_MAX
 
-KEPT_WITHOUT_WORD = ("split", "strategyInForce", "reason", "message", "lastObservedTime")
+MOST_SLOTS = 4096
+KEPT_WITHOUT_WORD = ("split", "preInfer", "strategyInForce", "reason", "message", "lastObservedTime")
 
 
 def status_of(seen: Observation, now: datetime) -> tuple[dict[str, Any], tuple[Condition, ...]]:
@@ -31,7 +34,9 @@ def status_of(seen: Observation, now: datetime) -> tuple[dict[str, Any], tuple[C
         if agent is not None:
             fields["agent"] = agent
     split = fields.get("split") or {}
+    leaving = drained(seen)
     conditions = (
+        *([leaving] if leaving is not None else []),
         policy_healthy(seen),
         split_settled(
             seen,
@@ -52,6 +57,7 @@ def _fresh(seen: Observation, status: AgentStatus) -> dict[str, Any]:
         "message": status.message,
         "agent": _agent(seen, status),
         "split": _split(seen, status.split) if status.split is not None else None,
+        "preInfer": _pre_infer(status),
         "p99Ms": steady_latency(status.p99_ms, published.p99_ms),
         "sloPercent": steady_share(status.slo_percent, published.slo_percent),
     }
@@ -74,6 +80,14 @@ def _agent(seen: Observation, status: AgentStatus) -> dict[str, Any]:
             "intentGeneration": status.generation if mine else None,
         }
     )
+
+
+def _pre_infer(status: AgentStatus) -> dict[str, Any] | None:
+    """Capacity in force; None where nobody knows, or where an engine of its own settings enforces more than the API can say."""
+    limits = status.limits
+    if limits is None or limits.pre_infer_slots > MOST_SLOTS or limits.pre_infer_bytes > COUNT_MAX:
+        return None
+    return {"slots": limits.pre_infer_slots, "bytes": limits.pre_infer_bytes}
 
 
 def _agent_without_word(seen: Observation) -> dict[str, Any] | None:

@@ -73,8 +73,26 @@ def _problems(status: AgentStatus, usable_bytes: int | None) -> Iterator[str]:
             yield f"{field} is not between 0 and 100"
     if status.p99_ms is not None and not (math.isfinite(status.p99_ms) and 0.0 <= status.p99_ms <= _LONGEST_P99_MS):
         yield "p99Ms is not a latency"
+    yield from _serving_problems(status)
     if status.split is not None:
         yield from _split_problems(status.split, usable_bytes)
+
+
+def _serving_problems(status: AgentStatus) -> Iterator[str]:
+    """What others than this loop act on: capacity is measured, and a drained instance is deleted, by these figures."""
+    serving = status.serving
+    if serving is not None:
+        if not math.isfinite(serving.clock_ms):
+            yield "serving.clockMs is not a time"
+        slot_ms = serving.pre_infer.slot_ms
+        if slot_ms is not None and not math.isfinite(slot_ms):
+            yield "serving.preInfer.slotMs is not a time"
+        if serving.queue > serving.in_flight:
+            yield "serving.queue is above serving.inFlight, which counts who waits as well"
+    if status.idle_seconds is not None and not (math.isfinite(status.idle_seconds) and status.idle_seconds >= 0.0):
+        yield "idleSeconds is not a time"
+    if status.draining and not status.uid:
+        yield "draining is said without an intent that asks for it"
 
 
 def _split_problems(split: SplitReport, usable_bytes: int | None) -> Iterator[str]:
