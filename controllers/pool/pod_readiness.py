@@ -70,7 +70,7 @@ class Counts:
 
     def share(self) -> str:
         """How many are ready, in words."""
-        return f"{self.ready} of {self.wanted} instances are ready"
+        return f"{min(self.ready, self.wanted)} of {self.wanted} instances are ready"
 
 
 def _still(counts: Counts) -> str:

@@ -6,7 +6,6 @@ anything is written. spec.replicas is never part of it: the Deployment's scale s
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -96,7 +95,7 @@ def pod_template(pool: GRServingPool, managed: ManagedInstances, *, agent: Agent
     TemplateInvalid
         See :func:`deployment_body`.
     """
-    template = copy.deepcopy(managed.template)
+    template = _without_nulls(managed.template)
     problem = next(_problems(template, managed.engine_container), None)
     if problem is not None:
         raise TemplateInvalid(f"instances.managed.template: {problem}")
@@ -107,19 +106,28 @@ def pod_template(pool: GRServingPool, managed: ManagedInstances, *, agent: Agent
     engine.setdefault("volumeMounts", []).append(sidecar.socket_mount())
     if drain_seconds:
         engine.setdefault("lifecycle", {})["preStop"] = sidecar.pre_stop(deadline_seconds=drain_seconds)
-    user = {name: value for name, value in (engine.get("securityContext") or {}).items() if name in ("runAsUser", "runAsGroup")}
+    user = {name: value for name, value in engine.get("securityContext", {}).items() if name in ("runAsUser", "runAsGroup")}
     beside = sidecar.agent_container(agent.reference, pull_policy=agent.pull_policy, user=user)
-    spec["initContainers"] = [beside, *(spec.get("initContainers") or ())]
-    spec["volumes"] = [*(spec.get("volumes") or ()), *sidecar.volumes()]
-    gates = spec.get("readinessGates") or []
+    spec["initContainers"] = [beside, *(spec.get("initContainers", ()))]
+    spec["volumes"] = [*(spec.get("volumes", ())), *sidecar.volumes()]
+    gates = spec.get("readinessGates", [])
     spec["readinessGates"] = gates if sidecar.readiness_gate() in gates else [*gates, sidecar.readiness_gate()]
     shortest = drain_seconds + sidecar.MARGIN_SECONDS
     spec["terminationGracePeriodSeconds"] = max(int(spec.get("terminationGracePeriodSeconds", 30)), shortest)
     spec.setdefault("automountServiceAccountToken", False)
     for container in _containers(spec):
-        for port in container.get("ports") or ():
+        for port in container.get("ports", ()):
             port.setdefault("protocol", "TCP")  # part of the port's identity, so it has to be said to be compared
     return template
+
+
+def _without_nulls(value: Any) -> Any:
+    """A copy in which a null is what it means to the API server: an absent field."""
+    if isinstance(value, Mapping):
+        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
+    if isinstance(value, list):
+        return [_without_nulls(each) for each in value]
+    return value
 
 
 def version_label(version: str) -> str:
@@ -142,24 +150,24 @@ def _engine(spec: Mapping[str, Any], name: str | None) -> dict[str, Any] | None:
 
 
 def _containers(spec: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    yield from spec.get("initContainers") or ()
+    yield from spec.get("initContainers", ())
     yield from spec["containers"]
 
 
 def _problems(template: Mapping[str, Any], engine_name: str | None) -> Iterator[str]:
     """What is wrong with the template, the first first. Each test may rely on those before it."""
     yield from _shape(template)
-    yield from _reserved_metadata(template.get("metadata") or {})
+    yield from _reserved_metadata(template.get("metadata", {}))
     spec = template["spec"]
     engine = _engine(spec, engine_name)
     if engine is None:
         names = ", ".join(each["name"] for each in spec["containers"])
         yield f"no container is named {engine_name} (instances.managed.engineContainer); there are: {names}"
         return
-    ports = [port.get("name") for port in engine.get("ports") or ()]
+    ports = [port.get("name") for port in engine.get("ports", ())]
     if SERVING_PORT not in ports:
         yield f"container {engine['name']} names no port {SERVING_PORT}; add the port at which it serves, with that name"
-    if (engine.get("lifecycle") or {}).get("preStop"):
+    if engine.get("lifecycle", {}).get("preStop"):
         yield f"container {engine['name']} has lifecycle.preStop, which grfleet sets to hold the end until requests are done"
     yield from _reserved_names(spec, engine)
     grace = spec.get("terminationGracePeriodSeconds", 0)
@@ -176,27 +184,27 @@ def _shape(template: Mapping[str, Any]) -> Iterator[str]:
     if not _is_list_of_maps(spec.get("containers")) or not spec["containers"]:
         yield "spec.containers is empty; the engine's container is needed"
         return
-    metadata = template.get("metadata") or {}
+    metadata = template.get("metadata", {})
     if not isinstance(metadata, Mapping):
         yield "metadata is not an object"
         return
     for field in ("labels", "annotations"):
-        if not isinstance(metadata.get(field) or {}, Mapping):
+        if not isinstance(metadata.get(field, {}), Mapping):
             yield f"metadata.{field} is not an object"
     for field in ("initContainers", "volumes", "readinessGates"):
-        if not _is_list_of_maps(spec.get(field) or []):
+        if not _is_list_of_maps(spec.get(field, [])):
             yield f"spec.{field} is not a list of objects"
             return
     for place in ("initContainers", "containers"):
-        for container in spec.get(place) or ():
+        for container in spec.get(place, ()):
             if not isinstance(container.get("name"), str):
                 yield f"a container of spec.{place} has no name"
                 return
             for field in ("ports", "volumeMounts"):
-                if not _is_list_of_maps(container.get(field) or []):
+                if not _is_list_of_maps(container.get(field, [])):
                     yield f"container {container['name']}: {field} is not a list of objects"
             for field in ("lifecycle", "securityContext"):
-                if not isinstance(container.get(field) or {}, Mapping):
+                if not isinstance(container.get(field, {}), Mapping):
                     yield f"container {container['name']}: {field} is not an object"
 
 
@@ -207,7 +215,7 @@ def _is_list_of_maps(value: Any) -> bool:
 def _reserved_metadata(metadata: Mapping[str, Any]) -> Iterator[str]:
     for field in ("labels", "annotations"):
         for key in (POOL_LABEL, MODEL_VERSION_LABEL):
-            if key in (metadata.get(field) or {}):
+            if key in metadata.get(field, {}):
                 yield f"metadata.{field} has {key}, which grfleet sets"
 
 
@@ -215,14 +223,14 @@ def _reserved_names(spec: Mapping[str, Any], engine: Mapping[str, Any]) -> Itera
     for container in _containers(spec):
         if container["name"] == sidecar.AGENT_CONTAINER:
             yield f"a container is named {sidecar.AGENT_CONTAINER}; grfleet adds that one itself"
-        for port in container.get("ports") or ():
+        for port in container.get("ports", ()):
             if port.get("name") == AGENT_PORT or port.get("containerPort") == sidecar.AGENT_PORT_NUMBER:
                 yield f"container {container['name']} takes the port {AGENT_PORT} ({sidecar.AGENT_PORT_NUMBER}) of the agent"
             if port.get("name") == SERVING_PORT and container is not engine:
                 yield f"container {container['name']} names a port {SERVING_PORT}; only the engine, {engine['name']}, may"
-    for volume in spec.get("volumes") or ():
+    for volume in spec.get("volumes", ()):
         if volume.get("name") in (sidecar.SOCKET_VOLUME, sidecar.KEY_VOLUME):
             yield f"a volume is named {volume['name']}; grfleet adds that one itself"
-    for mount in engine.get("volumeMounts") or ():
+    for mount in engine.get("volumeMounts", ()):
         if str(mount.get("mountPath", "")).rstrip("/") == sidecar.SOCKET_FOLDER:
             yield f"container {engine['name']} mounts {sidecar.SOCKET_FOLDER}; grfleet mounts the volume of the socket there"

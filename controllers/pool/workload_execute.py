@@ -163,9 +163,7 @@ async def _apply(action: ApplyDeployment, ctx: Context, memory: WorkloadMemory) 
 async def _scale(current: Object, replicas: int, ctx: Context) -> None:
     """Guarded by the version that was looked at: the judgement holds for that Deployment only."""
     version = current["metadata"]["resourceVersion"]
-    await ctx.kube.apply_scale(
-        DEPLOYMENTS, key_of(current), replicas, field_manager=FieldManager.POOL, resource_version=version
-    )
+    await ctx.kube.apply_scale(DEPLOYMENTS, key_of(current), replicas, field_manager=FieldManager.POOL, resource_version=version)
 
 
 async def _open_gate(action: OpenGate, ctx: Context) -> None:

@@ -20,6 +20,7 @@ import httpx
 import msgspec
 from aiohttp import web
 from fault_agents import Agent
+from msgspec.structs import replace
 
 from contract import agent as wire
 from contract.agent import Intent
@@ -41,6 +42,8 @@ class Kubelet:
         Whether a pod becomes ready; others stay as they are, or wait for the reason in `waiting`.
     ends
         Whether a pod that is being deleted may go.
+    hit_percent, resident_bytes
+        What the agent of a pod reports of its engine's caches.
     """
 
     def __init__(self, api: httpx.Client, namespace: str) -> None:
@@ -49,6 +52,8 @@ class Kubelet:
         self.starts: Callable[[str], bool] = lambda name: True
         self.ends: Callable[[str], bool] = lambda name: True
         self.waiting: dict[str, str] = {}
+        self.hit_percent: Callable[[str], float] = lambda name: 60.0
+        self.resident_bytes: Callable[[str], int] = lambda name: 1 << 30
         self._net = f"127.{os.getpid() % 200 + 20}.{secrets.randbelow(250)}"
         self._addresses: dict[str, str] = {}
         self._sites: dict[str, web.AppRunner] = {}
@@ -144,7 +149,7 @@ class Kubelet:
         self._sites[name] = asyncio.run_coroutine_threadsafe(self._serve(name), self._loop).result(10)
 
     async def _serve(self, name: str) -> web.AppRunner:
-        runner = web.AppRunner(_served(self.agents[name]), access_log=None, shutdown_timeout=0.1)
+        runner = web.AppRunner(self._served(self.agents[name]), access_log=None, shutdown_timeout=0.1)
         await runner.setup()
         await web.TCPSite(runner, self._addresses[name], AGENT_PORT).start()
         return runner
@@ -161,18 +166,21 @@ class Kubelet:
         condition = {"type": "Ready", "status": "True", "lastHeartbeatTime": now, "reason": "Played", "message": ""}
         self._api.patch(f"/api/v1/nodes/{NODE}/status", json={"status": {"conditions": [condition]}}, headers=MERGE)
 
+    def _served(self, agent: Agent) -> web.Application:
+        """The agent's contract, as far as the operator uses it."""
 
-def _served(agent: Agent) -> web.Application:
-    """The agent's contract, as far as the operator uses it."""
+        async def status(_: web.Request) -> web.Response:
+            said = agent.status()
+            assert said.split is not None
+            split = replace(said.split, used_kv_bytes=self.resident_bytes(agent.name))
+            body = replace(said, kv_hit_percent=self.hit_percent(agent.name), split=split)
+            return web.Response(body=msgspec.json.encode(body), content_type="application/json")
 
-    async def status(_: web.Request) -> web.Response:
-        return web.Response(body=msgspec.json.encode(agent.status()), content_type="application/json")
+        async def intent(request: web.Request) -> web.Response:
+            answer = agent.book.offer(msgspec.json.decode(await request.read(), type=Intent), now_s=time.time())
+            return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
 
-    async def intent(request: web.Request) -> web.Response:
-        answer = agent.book.offer(msgspec.json.decode(await request.read(), type=Intent), now_s=time.time())
-        return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
-
-    app = web.Application()
-    app.router.add_get(f"{wire.PREFIX}/status", status)
-    app.router.add_put(f"{wire.PREFIX}/intent", intent)
-    return app
+        app = web.Application()
+        app.router.add_get(f"{wire.PREFIX}/status", status)
+        app.router.add_put(f"{wire.PREFIX}/intent", intent)
+        return app

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import time
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
-from integration_fleet import Fleet, condition, eventually, pool_spec
+from integration_fleet import OPERATOR, Fleet, condition, eventually, pool_spec
 from integration_kubelet import Kubelet
-from runtime_operator import OperatorProcess
+from runtime_operator import OperatorProcess, running_operator
 
 pytestmark = pytest.mark.slow
 
@@ -83,3 +87,235 @@ def test_a_managed_pool_gets_its_pods_and_becomes_ready(fleet: Fleet, managing: 
     assert (status["instances"]["updated"], status["instances"]["draining"]) == (2, 0)
     budget = fleet.api.get(f"/apis/policy/v1/namespaces/{fleet.namespace}/poddisruptionbudgets/pool").json()
     assert budget["spec"]["maxUnavailable"] == 1
+
+
+def pods_by_version(kubelet: Kubelet) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for pod in kubelet.pods():
+        found.setdefault(pod["metadata"]["labels"]["grfleet.dev/model-version"], []).append(pod["metadata"]["name"])
+    return found
+
+
+def drain_of(fleet: Fleet, name: str) -> dict[str, Any]:
+    return fleet.instance(name).get("spec", {}).get("drain") or {}
+
+
+def test_a_pool_is_resized_through_its_scale_and_gives_up_the_instance_that_holds_least_after_a_drain(
+    fleet: Fleet, managing: OperatorProcess, kubelet: Kubelet
+) -> None:
+    quick(fleet, drain={"deadlineSeconds": 600})
+    fleet.apply("GRServingPool", "pool", managed())
+    eventually(lambda: settled(fleet, 1), why=lambda: why(fleet))
+    least: list[str] = []
+    kubelet.resident_bytes = lambda name: 1 if name in least else 1 << 30
+
+    fleet.plane.kubectl("scale", "-n", fleet.namespace, "grp/pool", "--replicas=3")
+    eventually(lambda: settled(fleet, 3), why=lambda: why(fleet))
+    assert fleet.pool()["status"]["replicas"] == deployment(fleet)["spec"]["replicas"] == 3
+    least.append(sorted(fleet.names("grinstances"))[1])
+    time.sleep(11)  # so often the agents are asked
+
+    fleet.plane.kubectl("scale", "-n", fleet.namespace, "grp/pool", "--replicas=2")
+    eventually(lambda: drain_of(fleet, least[0]), why=lambda: why(fleet))
+    assert [name for name in fleet.names("grinstances") if drain_of(fleet, name)] == least
+    assert drain_of(fleet, least[0])["reason"] == "ScaleDown"
+    draining = f"2 of 2 instances are ready; draining: {least[0]}"
+    eventually(lambda: condition(fleet.pool(), "InstancesReady").get("message") == draining, why=lambda: why(fleet))
+    assert condition(fleet.pool(), "Ready")["status"] == "True", "as many serve as are wanted"
+    assert fleet.pool()["status"]["instances"]["draining"] == 1
+    assert deployment(fleet)["spec"]["replicas"] == 3, "nobody goes before the drain is over"
+
+    # Called off: the instance is needed again.
+    fleet.plane.kubectl("scale", "-n", fleet.namespace, "grp/pool", "--replicas=3")
+    eventually(lambda: not drain_of(fleet, least[0]), why=lambda: why(fleet))
+    marks = [pod["metadata"].get("annotations") or {} for pod in kubelet.pods()]
+    assert not [mark for mark in marks if "controller.kubernetes.io/pod-deletion-cost" in mark]
+
+    fleet.plane.kubectl("scale", "-n", fleet.namespace, "grp/pool", "--replicas=2")
+    eventually(lambda: drain_of(fleet, least[0]), why=lambda: why(fleet))
+    drained(fleet, least[0])
+    eventually(lambda: settled(fleet, 2), why=lambda: why(fleet))
+    assert least[0] not in fleet.names("grinstances")
+    assert deployment(fleet)["spec"]["replicas"] == 2
+
+
+def drained(fleet: Fleet, name: str) -> None:
+    """What the allocation loop says when an engine has no request left."""
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    generation = fleet.instance(name)["metadata"]["generation"]
+    item = {"type": "Drained", "status": "True", "reason": "NothingInFlight", "message": "", "lastTransitionTime": now}
+    body = {
+        "apiVersion": "grfleet.dev/v1alpha1",
+        "kind": "GRInstance",
+        "metadata": {"name": name, "namespace": fleet.namespace},
+        "status": {"conditions": [{**item, "observedGeneration": generation}]},
+    }
+    apply = ("apply", "--server-side", "--force-conflicts", "--field-manager=drained", "--subresource=status", "-f", "-")
+    fleet.plane.kubectl(*apply, input=json.dumps(body))
+
+
+def test_a_new_model_version_rolls_on_only_as_the_new_instances_get_warm_and_both_serve_meanwhile(
+    fleet: Fleet, managing: OperatorProcess, kubelet: Kubelet
+) -> None:
+    quick(fleet, warmup={"maxSeconds": 3000}, drain={"deadlineSeconds": 1})
+    fleet.apply("GRServingPool", "pool", managed(replicas=2))
+    eventually(lambda: settled(fleet, 2), why=lambda: why(fleet))
+    old = set(fleet.names("grinstances"))
+    cold = True
+    kubelet.hit_percent = lambda name: 60.0 if name in old or not cold else 1.0
+
+    fleet.patch("grservingpools", "pool", {"model": versioned("2")})
+    eventually(lambda: len(fleet.names("grinstances")) == 3, why=lambda: why(fleet))
+    served = lambda: {row["name"] for row in fleet.table()["status"]["instances"]}  # noqa: E731 - asked twice
+    eventually(lambda: len(served()) == 3, why=lambda: why(fleet))
+    (new,) = set(fleet.names("grinstances")) - old
+    time.sleep(5)
+    assert {version: len(names) for version, names in pods_by_version(kubelet).items()} == {"1": 2, "2": 1}
+    message = condition(fleet.pool(), "InstancesReady")["message"]
+    assert f"warming up: {new}" in message
+    assert "still to be replaced" in message
+    assert fleet.pool()["status"]["instances"]["updated"] == 1
+    assert condition(fleet.pool(), "Ready")["status"] == "True"
+
+    cold = False
+    eventually(lambda: settled(fleet, 2), seconds=120, why=lambda: why(fleet))
+    assert {version: len(names) for version, names in pods_by_version(kubelet).items()} == {"2": 2}
+    assert not old & set(fleet.names("grinstances"))
+
+
+def test_a_pod_that_is_deleted_drains_while_it_ends_and_its_successor_is_another_instance(
+    fleet: Fleet, managing: OperatorProcess, kubelet: Kubelet
+) -> None:
+    quick(fleet)
+    fleet.apply("GRServingPool", "pool", managed())
+    eventually(lambda: settled(fleet, 1), why=lambda: why(fleet))
+    (name,) = fleet.names("grinstances")
+    kubelet.ends = lambda pod: pod != name
+
+    fleet.api.delete(f"/api/v1/namespaces/{fleet.namespace}/pods/{name}").raise_for_status()
+    eventually(lambda: drain_of(fleet, name).get("reason") == "Terminating", why=lambda: why(fleet))
+    eventually(lambda: condition(fleet.instance(name), "Ready").get("reason") == "Draining", why=lambda: fleet.instance(name))
+    eventually(lambda: len(fleet.names("grinstances")) == 2, why=lambda: why(fleet))
+    kubelet.ends = lambda pod: True
+    eventually(lambda: name not in fleet.names("grinstances") and settled(fleet, 1), why=lambda: why(fleet))
+
+
+def test_what_the_api_server_or_the_pods_object_to_stands_in_the_conditions(
+    fleet: Fleet, managing: OperatorProcess, kubelet: Kubelet
+) -> None:
+    quick(fleet)
+
+    def said(name: str) -> tuple[str, str]:
+        found = condition(fleet.pool(name), "InstancesReady")
+        return found.get("reason", ""), found.get("message", "")
+
+    fleet.apply("GRServingPool", "no-port", managed({"spec": {"containers": [{"name": "engine", "image": "engine:1"}]}}))
+    fleet.apply("GRServingPool", "no-image", managed({"spec": {"containers": [{"name": "engine", "ports": ENGINE["ports"]}]}}))
+    fleet.apply("GRServingPool", "unknown", managed({"spec": {"containers": [{**ENGINE, "imag": "engine:1"}]}}))
+    eventually(lambda: said("no-port")[0] == "TemplateInvalid", why=lambda: said("no-port"))
+    assert "names no port gr" in said("no-port")[1]
+    assert condition(fleet.pool("no-port"), "Ready")["reason"] == "WorkloadHeld"
+    eventually(lambda: said("no-image")[0] == "DeploymentRefused", why=lambda: said("no-image"))
+    assert "spec.template.spec.containers[0].image" in said("no-image")[1]
+    eventually(lambda: said("unknown")[0] == "DeploymentRefused", why=lambda: said("unknown"))
+    assert "imag" in said("unknown")[1]
+    assert not [deployment(fleet, name) for name in ("no-port", "no-image", "unknown") if deployment(fleet, name)]
+
+    # Mended, it goes on at once.
+    fleet.apply("GRServingPool", "no-port", managed())
+    eventually(lambda: said("no-port")[0] == "AllReady", why=lambda: said("no-port"))
+
+    quota = {"metadata": {"name": "few"}, "spec": {"hard": {"pods": "2"}}}
+    fleet.api.post(f"/api/v1/namespaces/{fleet.namespace}/resourcequotas", json=quota).raise_for_status()
+    eventually(
+        lambda: (
+            "pods" in (fleet.api.get(f"/api/v1/namespaces/{fleet.namespace}/resourcequotas/few").json()["status"].get("hard", {}))
+        )
+    )
+    fleet.patch("grservingpools", "no-port", {"replicas": 4})
+    eventually(lambda: said("no-port")[0] == "QuotaExceeded", why=lambda: said("no-port"))
+    assert "exceeded quota: few" in said("no-port")[1]
+    fleet.patch("grservingpools", "no-port", {"replicas": 2})
+    eventually(lambda: said("no-port")[0] == "AllReady", why=lambda: said("no-port"))
+
+    name = sorted(fleet.names("grinstances"))[0]
+    kubelet.waiting[name] = "CrashLoopBackOff"
+    eventually(lambda: said("no-port")[0] == "PodsFailing", why=lambda: said("no-port"))
+    assert f"{name}: container engine: CrashLoopBackOff" in said("no-port")[1]
+
+
+def test_deleting_a_managed_pool_leaves_nothing_and_one_of_the_same_name_starts_afresh(
+    fleet: Fleet, managing: OperatorProcess, kubelet: Kubelet
+) -> None:
+    quick(fleet)
+    fleet.apply("GRServingPool", "pool", managed(replicas=2))
+    eventually(lambda: settled(fleet, 2), why=lambda: why(fleet))
+    first = deployment(fleet)["metadata"]["uid"]
+
+    fleet.delete("grservingpools", "pool")
+    fleet.apply("GRServingPool", "pool", managed(replicas=1))
+    eventually(lambda: settled(fleet, 1) and len(kubelet.pods()) == 1, seconds=90, why=lambda: why(fleet))
+    assert deployment(fleet)["metadata"]["uid"] != first
+
+    fleet.delete("grservingpools", "pool")
+    budgets = f"/apis/policy/v1/namespaces/{fleet.namespace}/poddisruptionbudgets"
+    replica_sets = f"/apis/apps/v1/namespaces/{fleet.namespace}/replicasets"
+
+    def left() -> list[str]:
+        others = [item["metadata"]["name"] for path in (budgets, replica_sets) for item in fleet.api.get(path).json()["items"]]
+        pods = [pod["metadata"]["name"] for pod in kubelet.pods()]
+        return [*others, *pods, *fleet.names("grinstances"), *deployment(fleet)]
+
+    eventually(lambda: not left(), seconds=90, why=left)
+
+
+def test_at_rest_a_managed_pool_is_written_by_nobody_and_what_others_change_in_its_deployment_is_put_back(
+    fleet: Fleet, account: Path, namespace: str, tmp_path: Path, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRFLEET_AGENT_IMAGE", "agent:1")
+
+    def versions() -> dict[str, str]:
+        pods = {pod["metadata"]["name"]: pod["metadata"]["resourceVersion"] for pod in kubelet.pods()}
+        return {**fleet.versions(), **pods, "deployment": deployment(fleet)["metadata"]["resourceVersion"]}
+
+    quick(fleet)
+    with running_operator(tmp_path, account, namespace, command=OPERATOR, name="first") as first:
+        fleet.apply("GRServingPool", "pool", managed(replicas=2))
+        eventually(lambda: settled(fleet, 2), why=lambda: why(fleet))
+        fleet.wait_for_condition("grservingpool/pool", "SplitSettled")
+        time.sleep(11)  # the last numbers may follow within ten seconds
+        before, requests = versions(), first.metric("rest_client_requests_total")
+        time.sleep(15)
+        assert versions() == before
+        assert first.metric("rest_client_requests_total") - requests <= 15  # the Lease and nothing else
+
+        path = f"/apis/apps/v1/namespaces/{fleet.namespace}/deployments/pool"
+        edit = {"spec": {"strategy": {"rollingUpdate": {"maxSurge": 7}}}}
+        headers = {"content-type": "application/strategic-merge-patch+json"}
+        fleet.api.patch(path, json=edit, headers=headers).raise_for_status()
+        eventually(lambda: deployment(fleet)["spec"]["strategy"]["rollingUpdate"]["maxSurge"] == 1)
+        first.terminate()
+    before = versions()
+    with running_operator(tmp_path, account, namespace, command=OPERATOR, name="second") as second:
+        eventually(lambda: second.leads() and second.metric("controller_runtime_reconcile_total") >= 4)
+        time.sleep(3)
+        assert versions() == before
+
+
+def test_while_paused_instances_follow_their_pods_and_nothing_else_moves(
+    fleet: Fleet, managing: OperatorProcess, kubelet: Kubelet
+) -> None:
+    quick(fleet)
+    fleet.apply("GRServingPool", "pool", managed(replicas=2))
+    eventually(lambda: settled(fleet, 2), why=lambda: why(fleet))
+    fleet.patch("grservingpools", "pool", {"paused": True})
+    fleet.wait_for_condition("grservingpool/pool", "Paused")
+
+    fleet.patch("grservingpools", "pool", {"replicas": 1, "model": versioned("2")})
+    gone = fleet.names("grinstances")[0]
+    fleet.api.delete(f"/api/v1/namespaces/{fleet.namespace}/pods/{gone}").raise_for_status()
+    eventually(lambda: gone not in fleet.names("grinstances") and len(fleet.names("grinstances")) == 2, why=lambda: why(fleet))
+    time.sleep(2)
+    assert deployment(fleet)["spec"]["replicas"] == 2
+    assert set(pods_by_version(kubelet)) == {"1"}
+    assert not [name for name in fleet.names("grinstances") if drain_of(fleet, name)]

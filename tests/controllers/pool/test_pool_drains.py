@@ -1,0 +1,219 @@
+"""Scale-down in two phases: who is chosen, when the Deployment may shrink, and what calls a drain off."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from loop_objects import NOW, at, condition_item
+from pod_objects import managed_pool, pod, pod_instance, stamp
+
+from controllers.parsed import ParsedObjects
+from controllers.pool.drains import Leaving, Scene, plan_leaving
+from controllers.pool.observe import read_instance
+from controllers.pool.pods import Pod
+
+POOL = managed_pool()
+DEADLINE = 60
+
+
+def leaving(
+    pods: list[Pod], *, wanted: int, scale: int | None, resident: dict[str, int] | None = None, now: datetime = NOW, **more: Any
+) -> Leaving:
+    drains: dict[str, Any] = more.pop("drains", {})
+    drained: set[str] = more.pop("drained", set())
+    instances = {}
+    for each in pods:
+        if each.source() is not None:
+            said = [condition_item("Drained", "True", "NothingInFlight", since=now)] if each.name in drained else []
+            stored = pod_instance(each.name, POOL, drain=drains.get(each.name), conditions=said)
+            instances[each.name] = read_instance(stored, ParsedObjects())
+    scene = Scene(
+        pods=pods,
+        instances=instances,
+        wanted=wanted,
+        wanted_version="1",
+        scale=scale,
+        deadline_seconds=DEADLINE,
+        resident={f"uid-{name}": value for name, value in (resident or {}).items()},
+        unserving=frozenset(more.pop("unserving", ())),
+    )
+    return plan_leaving(scene, now)
+
+
+def scale_down(seconds: float = 0.0) -> dict[str, Any]:
+    return {"reason": "ScaleDown", "startedAt": stamp(at(seconds)), "deadlineSeconds": DEADLINE}
+
+
+def test_the_instance_that_holds_least_is_marked_and_the_deployment_waits() -> None:
+    plan = leaving([pod("a"), pod("b"), pod("c")], wanted=2, scale=3, resident={"a": 5, "b": 1, "c": 9})
+    assert plan.drains == {"b": scale_down()}
+    assert set(plan.costs) == {"b"}
+    assert plan.replicas is None
+    assert plan.next_look == at(DEADLINE)
+
+
+def test_a_drained_victim_lets_the_deployment_shrink_by_one_and_so_does_a_deadline() -> None:
+    pods = [pod("a"), pod("b", cost="-2")]
+    drains = {"b": scale_down(-10)}
+    assert leaving(pods, wanted=1, scale=2, drains=drains).replicas is None
+    assert leaving(pods, wanted=1, scale=2, drains=drains, drained={"b"}).replicas == 1
+    assert leaving(pods, wanted=1, scale=2, drains={"b": scale_down(-DEADLINE)}).replicas == 1
+
+
+def test_a_word_about_an_earlier_drain_is_not_taken_for_this_one() -> None:
+    said = [condition_item("Drained", "True", "NothingInFlight", since=at(-100))]
+    stored = pod_instance("b", POOL, drain=scale_down(-10), conditions=said)
+    scene = Scene(
+        pods=[pod("a"), pod("b")],
+        instances={"b": read_instance(stored, ParsedObjects())},
+        wanted=1,
+        wanted_version="1",
+        scale=2,
+        deadline_seconds=DEADLINE,
+        resident={},
+        unserving=frozenset(),
+    )
+    assert plan_leaving(scene, NOW).replicas is None
+
+
+def test_a_pod_to_which_nobody_was_sent_yet_is_not_waited_for() -> None:
+    young = pod("young", address=None, ready=False, warm=False)
+    assert leaving([pod("a"), young], wanted=1, scale=2).replicas == 1
+    warming = pod("warming", ready=False, warm=False)
+    assert leaving([pod("a"), warming], wanted=1, scale=2, unserving=["warming"]).replicas == 1
+    assert leaving([pod("a"), warming], wanted=1, scale=2).replicas is None
+
+
+def test_victims_are_marked_so_that_the_replica_set_takes_the_first_chosen_first() -> None:
+    pods = [pod("a"), pod("b"), pod("c")]
+    plan = leaving(pods, wanted=1, scale=3, resident={"a": 9, "b": 1, "c": 2}, drains={"b": scale_down(-20)})
+    assert set(plan.drains) == {"b", "c"}
+    assert -(1 << 31) <= int(plan.costs["b"] or 0) < int(plan.costs["c"] or 0) < 0
+
+
+def test_a_needed_victim_is_called_back_before_a_cold_pod_is_made_and_the_most_valuable_first() -> None:
+    pods = [pod("a"), pod("b", cost="-2100000000"), pod("c", cost="-2100000000")]
+    drains = {"b": scale_down(-5), "c": scale_down(-5)}
+    plan = leaving(pods, wanted=2, scale=3, resident={"b": 1, "c": 7}, drains=drains)
+    assert set(plan.drains) == {"b"}
+    assert plan.costs["c"] is None
+    assert plan.replicas is None
+    assert leaving(pods, wanted=5, scale=3, drains=drains).replicas == 5
+    assert leaving(pods, wanted=5, scale=3, drains=drains).drains == {}
+
+
+def test_after_the_deployment_has_shrunk_the_victim_is_not_called_back_while_the_replica_set_is_slow() -> None:
+    plan = leaving([pod("a"), pod("b", cost="-2100000000")], wanted=1, scale=1, drains={"b": scale_down(-5)}, drained={"b"})
+    assert set(plan.drains) == {"b"}
+    assert plan.replicas is None
+
+
+def test_a_pod_that_somebody_deletes_drains_and_keeps_the_reason_it_had() -> None:
+    gone, chosen = pod("gone", terminating=True), pod("chosen", terminating=True)
+    plan = leaving([pod("a"), gone, chosen], wanted=1, scale=1, drains={"chosen": scale_down(-5)})
+    assert plan.drains["gone"]["reason"] == "Terminating"
+    assert plan.drains["chosen"] == scale_down(-5)
+    assert plan.costs == {}
+
+
+def test_without_a_deployment_of_ours_nothing_is_chosen_and_what_was_chosen_stays() -> None:
+    plan = leaving([pod("a"), pod("b")], wanted=0, scale=None, drains={"b": scale_down(-5)})
+    assert (set(plan.drains), plan.costs, plan.replicas) == ({"b"}, {}, None)
+
+
+@dataclass
+class Replayed:
+    """A pool, its Deployment and a ReplicaSet that may lag, in virtual time."""
+
+    wanted: int = 3
+    scale: int = 3
+    now: datetime = NOW
+    made: int = 0
+    pods: dict[str, dict[str, Any]] = field(default_factory=dict)
+    drained: set[str] = field(default_factory=set)
+    killed: list[str] = field(default_factory=list)
+
+    def look(self) -> None:
+        pods = [pod(name, created=each["born"], cost=each["cost"], uid=f"uid-{name}") for name, each in sorted(self.pods.items())]
+        drains = {name: each["drain"] for name, each in self.pods.items() if each["drain"]}
+        drained = {name for name in self.drained if name in drains}
+        plan = leaving(
+            pods,
+            wanted=self.wanted,
+            scale=self.scale,
+            drains=drains,
+            drained=drained,
+            resident={name: each["worth"] for name, each in self.pods.items()},
+            now=self.now,
+        )
+        for name, each in self.pods.items():
+            each["drain"] = plan.drains.get(name)
+            if name in plan.costs:
+                each["cost"] = plan.costs[name]
+            if not each["drain"]:
+                self.drained.discard(name)
+        if plan.replicas is not None:
+            self.scale = plan.replicas
+
+    def replica_set(self) -> None:
+        """As many pods as the scale says; the ones with the lowest cost go."""
+        while len(self.pods) > self.scale:
+            name = min(self.pods, key=lambda each: (int(self.pods[each]["cost"] or 0), each))
+            self.killed.append(name)
+            drain = self.pods.pop(name)["drain"]
+            assert drain, f"{name} went without a drain"
+            over = self.now >= datetime.fromisoformat(drain["startedAt"]) + timedelta(seconds=DEADLINE)
+            assert name in self.drained or over, f"{name} went before its drain was over"
+        while len(self.pods) < self.scale:
+            self.made += 1
+            self.pods[f"p{self.made:03d}"] = {"born": self.now, "cost": None, "drain": None, "worth": (self.made * 7) % 5}
+
+    def finish(self) -> None:
+        """Time goes on and every drain ends."""
+        for _ in range(12):
+            self.look()
+            self.drained |= {name for name, each in self.pods.items() if each["drain"]}
+            self.replica_set()
+            self.now += timedelta(seconds=1)
+
+
+events = st.lists(
+    st.one_of(
+        st.tuples(st.just("want"), st.integers(0, 6)),
+        st.tuples(st.just("look"), st.just(0)),
+        st.tuples(st.just("replicas"), st.just(0)),
+        st.tuples(st.just("drained"), st.integers(0, 6)),
+        st.tuples(st.just("wait"), st.integers(1, 50)),
+        st.tuples(st.just("lost"), st.integers(0, 6)),
+    ),
+    max_size=40,
+)
+
+
+@given(events=events)
+def test_through_any_history_nobody_goes_before_its_drain_is_over_and_the_pool_ends_at_the_wanted_size(
+    events: list[tuple[str, int]],
+) -> None:
+    world = Replayed()
+    world.replica_set()
+    for kind, number in events:
+        names = sorted(world.pods)
+        if kind == "want":
+            world.wanted = number
+        elif kind == "look":
+            world.look()
+        elif kind == "replicas":
+            world.replica_set()
+        elif kind == "wait":
+            world.now += timedelta(seconds=number)
+        elif number < len(names) and kind == "drained" and world.pods[names[number]]["drain"]:
+            world.drained.add(names[number])
+        elif number < len(names) and kind == "lost":
+            del world.pods[names[number]]
+    world.finish()
+    assert world.scale == len(world.pods) == world.wanted
+    assert not [name for name, each in world.pods.items() if each["drain"] or each["cost"]]
