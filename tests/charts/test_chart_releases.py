@@ -90,6 +90,7 @@ def test_releases_for_namespaces_meet_in_the_one_that_both_name(cluster: Cluster
     assert "serves namespace team-b already" in cluster.refusal(install("two", "team-b", "team-c"))
     assert "serves namespace one already" in cluster.refusal(install("two", "one")), "an operator's own namespace is served too"
     cluster.shell(install("two", "team-c"))
+    assert "serves some namespaces already" in cluster.refusal(install("three")), "and for the whole cluster it is too late"
     wider = f"helm upgrade two charts/grfleet --namespace two {ELSEWHERE} --set 'watchNamespaces={{team-c,team-a}}'"
     assert "serves namespace team-a already" in cluster.refusal(wider)
     cluster.shell(f"helm upgrade one charts/grfleet --namespace one {ELSEWHERE} --set 'watchNamespaces={{team-b}}'")

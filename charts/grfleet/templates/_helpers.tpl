@@ -118,6 +118,18 @@ namespace="{{ .Release.Namespace }}",job="{{ include "grfleet.fullname" . }}-met
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- /* Who serves the whole cluster may read these, and they are few: every release has one in its own namespace. */ -}}
+{{- if and (not .Values.watchNamespaces) (include "grfleet.policiesServed" .) -}}
+{{- range (lookup "grfleet.dev/v1alpha1" "HBMPolicy" "" "").items -}}
+{{- $labels := .metadata.labels | default dict -}}
+{{- $owner := .metadata.annotations | default dict -}}
+{{- $name := get $owner "meta.helm.sh/release-name" -}}
+{{- $ours := and (eq $name $.Release.Name) (eq .metadata.namespace $.Release.Namespace) -}}
+{{- if and $name (not $ours) (eq (get $labels "app.kubernetes.io/part-of") "grfleet") (eq (get $labels "app.kubernetes.io/component") "operator") -}}
+{{- fail (printf "release %q in namespace %q serves some namespaces already, and two operators must not serve the same pools: uninstall it, or give this release watchNamespaces too" $name .metadata.namespace) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{- /* A mapping as YAML without the keys whose value is null, at any depth. Takes the mapping. */ -}}
