@@ -98,10 +98,13 @@ class Release:
         return done.stdout
 
     def _values(self) -> str:
-        name, _, digest = self.images["operator"].partition("@")
+        return ",".join([*self._image("image", "operator"), *self._image("agent.image", "agent")])
+
+    def _image(self, value: str, image: str) -> list[str]:
+        name, _, digest = self.images[image].partition("@")
         repository, _, tag = (name, "", "") if digest else name.rpartition(":")
-        which = f"image.digest={digest}" if digest else f"image.tag={tag}"
-        return f"image.repository={repository},{which},image.pullPolicy={self.images.pull_policy}"
+        which = f"{value}.digest={digest}" if digest else f"{value}.tag={tag}"
+        return [f"{value}.repository={repository}", which, f"{value}.pullPolicy={self.images.pull_policy}"]
 
     # Objects -----------------------------------------------------------------------------------------------------
 
