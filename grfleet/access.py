@@ -23,6 +23,7 @@ from controllers.runtime.errors import ReconcileError
 
 _PANEL = "As in kubectl"
 _SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _TIMEOUT = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)?")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _NO_ANSWER = {"ConnectFailed", "ConnectionLost", "Timeout"}
@@ -136,6 +137,8 @@ async def reach(flags: KubeFlags) -> AsyncIterator[Cluster]:
     from controllers.runtime.kube import HttpKubeApi, transport_of
 
     timeout = flags.timeout_seconds
+    if flags.namespace and not _NAMESPACE.fullmatch(flags.namespace):
+        raise Failed(f"--namespace {flags.namespace}: not a name that a namespace can have")
     try:
         path, namespace = _kubeconfig(flags)
         client = await load_api_client(path, context=flags.context or None)
@@ -214,7 +217,7 @@ def why(error: ReconcileError, cluster: Cluster) -> str:
             "or choose another cluster with --context"
         )
     if isinstance(error, Forbidden):
-        return f"{said}; the chart grants this to everybody with the ClusterRole view, edit or admin in the namespace"
+        return f"{said}; a cluster-wide install of the chart adds this to the ClusterRoles view, edit and admin: ask for one"
     if error.reason == "Unauthorized":
         return f"the API server at {cluster.host} does not accept these credentials; log in again, or choose --context"
     if error.reason in _NO_ANSWER:

@@ -21,8 +21,7 @@ def screen_of(*, terminal: bool, json: bool, wide: bool, live: bool, host: str) 
     """The screen for this way of showing."""
     if json:
         yield Json(indent=0 if live else 2)
-    elif terminal:
-        console = Console(highlight=False)
+    elif terminal and not (console := Console(highlight=False)).is_dumb_terminal:
         with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") as drawn:
             yield Redrawn(drawn, wide=wide, host=host)
     else:

@@ -45,6 +45,18 @@ def test_what_is_no_api_server_is_named_as_such(answer: str, command: tuple[str,
 
 
 @pytest.mark.parametrize(
+    "flags",
+    [("-n", "../../v1/secrets"), ("-n", "A"), ("-n", "x" * 64), ("--request-timeout", "soon"), ("--request-timeout", "-1s")],
+    ids=str,
+)
+def test_a_flag_that_cannot_be_meant_is_named(flags: tuple[str, str], tmp_path: Path) -> None:
+    path = kubeconfig_of(tmp_path, server="https://127.0.0.1:1")
+    shown = CliRunner().invoke(app, ["top", *flags], env={"KUBECONFIG": str(path)})
+    assert (shown.exit_code, shown.stderr.count("\n")) == (1, 1)
+    assert flags[1] in shown.stderr
+
+
+@pytest.mark.parametrize(
     "wrong",
     [
         {"certificate-authority-data": "aGVsbG8="},

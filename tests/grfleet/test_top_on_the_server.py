@@ -10,6 +10,7 @@ import subprocess
 import sys
 import termios
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,34 @@ def test_a_pool_is_shown_with_its_instances(run: Run, fleet: str) -> None:
     assert (good["P99"], good["SLO%"], good["REASON"], good["TABLE"]) == ("31", "99.7", "AnchorTarget", "100%")
 
 
+def test_what_the_loops_write_about_pods_and_pre_inference_is_shown(run: Run, kube_api: httpx.Client, namespace: str) -> None:
+    status = pool_status(preInference={"slots": 24, "demandSlots": 9, "desiredReplicas": 3, "hitBeforeRankPercent": 97})
+    status["instances"] |= {"draining": 1, "updated": 1}
+    store(kube_api, namespace, pool(status=status))
+    started = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    leaving = instance(
+        "ranker-a",
+        status=instance_status(preInfer={"slots": 6, "bytes": 1}),
+        preInfer={"slots": 8, "bytes": 1},
+        drain={"reason": "ScaleDown", "startedAt": started, "deadlineSeconds": 86_400},
+    )
+    leaving["spec"]["source"] |= {"kind": "Pod", "podName": "ranker-a", "podUID": "u", "modelVersion": "7"}
+    store(kube_api, namespace, leaving)
+    pools, instances = run("kubectl", "grfleet", "top", "ranker", "-n", namespace, "-o", "wide").stdout.split("\n\n")
+    (shown,) = rows(pools)
+    assert [shown[title] for title in ("DRAIN", "UPDATED", "SLOTS", "DEMAND", "SCALER", "PRE-HIT")] == [
+        "1",
+        "1/2",
+        "24",
+        "9",
+        "3",
+        "97",
+    ]
+    (member,) = rows(instances.replace("ScaleDown ", "ScaleDown_"))
+    assert member["DRAIN"] in ("ScaleDown_23h", "ScaleDown_24h")
+    assert (member["SLOTS"], member["VERSION"]) == ("8/6", "7")
+
+
 def test_json_keeps_apart_what_is_missing_and_what_is_stale(run: Run, fleet: str) -> None:
     shown = run("kubectl", "grfleet", "top", "ranker", "-n", fleet, "-o", "json")
     (only,) = json.loads(shown.stdout)["pools"]
@@ -122,6 +151,12 @@ def test_the_flags_of_kubectl_hold_wherever_they_stand(
     shown = run("kubectl", "grfleet", *words, kubeconfig=tmp_path / "none")
     assert shown.returncode == 0, shown.stderr
     assert [row["POOL"] for row in rows(shown.stdout)] == ["ranker", "well"]
+
+
+def test_kubectl_itself_refuses_flags_before_the_name_of_a_plugin(run: Run, fleet: str) -> None:
+    shown = run("kubectl", "-n", fleet, "grfleet", "top")
+    assert shown.returncode == 1
+    assert "flags cannot be placed before plugin name" in shown.stderr
 
 
 def test_the_namespace_of_the_context_is_the_default(run: Run, fleet: str, crds_installed: ControlPlane) -> None:
