@@ -50,6 +50,7 @@ def prometheus_server(
     targets: Sequence[Target] = (),
     jobs: Sequence[Mapping[str, object]] = (),
     scrape_seconds: float = 1.0,
+    port: int = 0,
 ) -> Iterator[str]:
     """Run Prometheus until the block ends; gives its URL.
 
@@ -58,9 +59,11 @@ def prometheus_server(
     program
         The binary, for example `testbed.debian.ensure_debian_program("prometheus", "prometheus")`.
     directory
-        For its configuration, data and log.
+        For its configuration, data and log; a server that is started there later goes on with the data.
     jobs
         Further entries of `scrape_configs`, for targets that it has to find itself.
+    port
+        0 takes a free one.
 
     Raises
     ------
@@ -77,7 +80,7 @@ def prometheus_server(
             f"--config.file={config}",
             f"--storage.tsdb.path={directory / 'data'}",
             "--storage.tsdb.retention.time=1h",
-            "--web.listen-address=127.0.0.1:0",
+            f"--web.listen-address=127.0.0.1:{port}",
         ],
         log=log,
         record=started.append,

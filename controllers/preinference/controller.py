@@ -9,7 +9,7 @@ from controllers.metrics_source.choose import source_for
 from controllers.metrics_source.port import MetricsSource, PoolName
 from controllers.pace import WriteTimes
 from controllers.parsed import ParsedObjects
-from controllers.preinference.decide import REST_SECONDS, decide
+from controllers.preinference.decide import decide, rest_left
 from controllers.preinference.execute import execute
 from controllers.preinference.observe import Memory, Observation, PoolSeen, measure, see
 from controllers.preinference.wake import keys_for
@@ -51,8 +51,7 @@ class PreInferenceLoop:
             self._forget(key)
             return DONE
         now_s = ctx.clock.monotonic()
-        rest_s = self._looked.get(key, now_s - REST_SECONDS) + REST_SECONDS - now_s
-        if rest_s > 0:  # events come in crowds, measurements do not
+        if rest_s := rest_left(self._looked.get(key), now_s=now_s):
             return Result(rest_s)
         self._looked[key] = now_s
         observation = await self._observe(seen, key, ctx)

@@ -29,6 +29,7 @@ QUIET_SECONDS = 1800.0
 MOST_WRITES = 64
 """Instances written in one round; the next round writes the others."""
 REST_SECONDS = 5.0
+"""Between two looks, and before the next instances are written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +71,7 @@ class Plan:
     replicas: SetReplicas | None = None
     status: Mapping[str, Any] | None = None
     announce: tuple[Announcement, ...] = ()
-    requeue_after: float = PERIOD_SECONDS
+    requeue_after: float
 
 
 def decide(seen: Observation, now: datetime) -> Plan:
@@ -80,7 +81,7 @@ def decide(seen: Observation, now: datetime) -> Plan:
     if held is not None or decided is None:
         # What was in force holds for a window when it goes on: evidence from before the hold is none.
         memory = replace(seen.memory, history=None)
-        return _with_word(Plan(memory=memory), report(seen, held, decided, memory.steady, now))
+        return _with_word(Plan(memory=memory, requeue_after=PERIOD_SECONDS), report(seen, held, decided, memory.steady, now))
     plan, rules = decided.plan, decided.rules
     writes = _capacities(seen, plan) if decided.in_use else []
     memory = replace(
@@ -99,6 +100,11 @@ def decide(seen: Observation, now: datetime) -> Plan:
     if rules.scale_replicas and plan.replicas != seen.pool.spec.replicas:
         made = _with_replicas(made, plan, rules, before=seen.pool.spec.replicas, now_s=seen.now_s)
     return _with_word(made, report(seen, None, decided, memory.steady, now))
+
+
+def rest_left(looked_s: float | None, *, now_s: float) -> float:
+    """Seconds until a pool may be looked at again: events come in crowds, measurements do not."""
+    return 0.0 if looked_s is None else max(0.0, looked_s + REST_SECONDS - now_s)
 
 
 def load_of(seen: Observation) -> PoolLoad:

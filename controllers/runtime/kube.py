@@ -20,7 +20,7 @@ from kubernetes.aio import client as kubernetes_client
 from controllers.runtime.clock import Clock
 from controllers.runtime.errors import Expired, Gone, NotLeader, Transient
 from controllers.runtime.kube_errors import classify, from_network
-from controllers.runtime.resources import Key, Object, ResourceType, identity, key_of
+from controllers.runtime.resources import Key, Object, ResourceType, key_of
 from controllers.runtime.ssa import already_applied
 
 JSON = "application/json"
@@ -253,9 +253,11 @@ class HttpKubeApi:
         """See :class:`KubeApi`."""
         if current is not None and current.get("spec", {}).get("replicas") == replicas:
             return current
-        scale = ResourceType("autoscaling", "v1", resource.plural, "Scale")
-        body = {**identity(scale, key), "spec": {"replicas": replicas}}
-        return await self._apply(resource, _with_guards(body, resource_version, None), "scale", field_manager, True)
+        # A merge patch: the API server cannot apply to the scale of a custom resource. Repeating it is safe, it names the number.
+        guard = {"metadata": {"resourceVersion": resource_version}} if resource_version else {}
+        body = {**guard, "spec": {"replicas": replicas}}
+        query = {"fieldManager": field_manager}
+        return await self._call("patch", resource, key, body=body, query=query, content=MERGE, subresource="scale", repeat=True)
 
     async def delete(
         self, resource: ResourceType, key: Key, *, uid: str, resource_version: str | None = None, propagation: str = ""
