@@ -35,6 +35,12 @@ POOL = {
         "slo": {"p99Ms": 100},
     },
 }
+TEMPLATE = {"spec": {"containers": [{"name": "engine", "image": "engine:1", "ports": [{"name": "gr", "containerPort": 9000}]}]}}
+PODS = {
+    **POOL,
+    "metadata": {"name": "pods", "namespace": "default"},
+    "spec": {**POOL["spec"], "instances": {"managed": {"template": TEMPLATE}}},
+}
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from chart_cluster import POOL, SYSTEM, Cluster, operator_of, wait_for, wait_until_it_is_ready_and_leads
+from chart_cluster import PODS, POOL, SYSTEM, Cluster, operator_of, wait_for, wait_until_it_is_ready_and_leads
 from chart_tools import CLAIM
 
 from controllers.runtime.rbac import Scope, grants
@@ -142,6 +142,24 @@ def test_the_roles_of_a_namespaced_release_allow_everything_there_and_nothing_el
     secrets = {("", "secrets", verb) for verb in ("get", "create", "patch")}
     assert secrets <= allowed("one")
     assert not secrets & allowed("team-a"), "no secret of the teams"
+
+
+def test_the_pods_of_a_pool_outlive_the_release_and_go_with_the_pool(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.install_kinds()
+    cluster.shell("kubectl create namespace team-a")
+    cluster.shell(f"{install('one', 'team-a')} --set agent.image.tag=tried")
+    owned = ("deployments,poddisruptionbudgets", "-n", "team-a")
+    with operator_of(cluster, tmp_path, namespace="one", name="one-grfleet") as log:
+        wait_until_it_is_ready_and_leads(cluster, log, namespace="one")
+        cluster.apply({**PODS, "metadata": {"name": "pods", "namespace": "team-a"}})
+        wait_for(lambda: len(cluster.get(*owned)["items"]) == 2, says=log.read_text)
+    [deployment] = cluster.get("deployments", "-n", "team-a")["items"]
+    images = [each["image"] for each in deployment["spec"]["template"]["spec"]["initContainers"]]
+    assert images == ["grfleet/agent:tried"], "the one that the values name"
+    cluster.shell("helm uninstall one --namespace one")
+    assert len(cluster.get(*owned)["items"]) == 2
+    cluster.shell("kubectl delete grp pods --namespace team-a --timeout=20s")
+    wait_for(lambda: not cluster.get(*owned)["items"])
 
 
 def test_monitoring_objects_need_their_kinds_on_a_live_server_too(cluster: Cluster) -> None:

@@ -10,18 +10,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from chart_cluster import POOL, SYSTEM, Cluster, wait_for
+from chart_cluster import PODS, POOL, SYSTEM, TEMPLATE, Cluster, wait_for
 from chart_tools import POLICY_KINDS
 
 RELEASED = Path(__file__).parent / "released" / "grfleet-0.1.0.tgz"
 HERE = f"--namespace {SYSTEM}"
 UPGRADE = f"helm upgrade grfleet charts/grfleet {HERE} --reset-then-reuse-values"
-TEMPLATE = {"spec": {"containers": [{"name": "engine", "image": "engine:1", "ports": [{"name": "gr", "containerPort": 9000}]}]}}
-PODS = {
-    **POOL,
-    "metadata": {"name": "pods", "namespace": "default"},
-    "spec": {**POOL["spec"], "instances": {"managed": {"template": TEMPLATE}}},
-}
 INSTANCE = {
     "apiVersion": "grfleet.dev/v1alpha1",
     "kind": "GRInstance",
