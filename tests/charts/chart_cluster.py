@@ -24,7 +24,7 @@ from chart_tools import ROOT, Helm, documented_commands
 from testbed.control_plane import ControlPlane
 
 SYSTEM = "grfleet-system"
-POOL = {
+POOL: dict[str, Any] = {
     "apiVersion": "grfleet.dev/v1alpha1",
     "kind": "GRServingPool",
     "metadata": {"name": "home", "namespace": "default"},
@@ -35,8 +35,10 @@ POOL = {
         "slo": {"p99Ms": 100},
     },
 }
-TEMPLATE = {"spec": {"containers": [{"name": "engine", "image": "engine:1", "ports": [{"name": "gr", "containerPort": 9000}]}]}}
-PODS = {
+TEMPLATE: dict[str, Any] = {
+    "spec": {"containers": [{"name": "engine", "image": "engine:1", "ports": [{"name": "gr", "containerPort": 9000}]}]}
+}
+PODS: dict[str, Any] = {
     **POOL,
     "metadata": {"name": "pods", "namespace": "default"},
     "spec": {**POOL["spec"], "instances": {"managed": {"template": TEMPLATE}}},

@@ -13,6 +13,7 @@ from chart_tools import CHART, CLAIM, MONITORING_KINDS, POLICY_KINDS, ROOT, VARI
 
 from controllers.metrics_source.queries import Labels
 from controllers.runtime.rbac import RULES, Scope, grants
+from controllers.runtime.resources import AGENT_PORT, MODEL_VERSION_LABEL, POOL_LABEL, SERVING_PORT
 from controllers.runtime.settings import parse_settings
 from crds.hbm_policy import HBMPolicySpec
 from crds.preinference_policy import PreInferencePolicySpec
@@ -304,9 +305,10 @@ def test_the_pod_monitor_gives_series_the_labels_that_the_operator_asks_for(helm
     spec = the(helm.render("--set", "podMonitor.enabled=true"), "PodMonitor")["spec"]
     made = {"namespace", "pod", *(re.sub(r"[^a-zA-Z0-9_]", "_", name) for name in spec["podTargetLabels"])}
     assert {labels.namespace, labels.pool, labels.instance} <= made
-    assert [each["port"] for each in spec["podMetricsEndpoints"]] == ["gr", "grfleet-agent"]
+    assert [each["port"] for each in spec["podMetricsEndpoints"]] == [SERVING_PORT, AGENT_PORT]
+    assert spec["podTargetLabels"] == [POOL_LABEL, MODEL_VERSION_LABEL]
     assert not any(each["honorLabels"] for each in spec["podMetricsEndpoints"]), "an engine must not name itself"
-    assert spec["selector"] == {"matchExpressions": [{"key": "grfleet.dev/pool", "operator": "Exists"}]}
+    assert spec["selector"] == {"matchExpressions": [{"key": POOL_LABEL, "operator": "Exists"}]}
     assert spec["namespaceSelector"] == {"any": True}
     narrow = the(helm.render("--set", "podMonitor.enabled=true,watchNamespaces={team-a}"), "PodMonitor")["spec"]
     assert narrow["namespaceSelector"] == {"matchNames": ["team-a"]}

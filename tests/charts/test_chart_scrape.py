@@ -21,7 +21,8 @@ from chart_tools import Helm, the
 
 from controllers.metrics_source.port import InstanceName, PoolName
 from controllers.metrics_source.prometheus import PrometheusMetrics, connect_to
-from controllers.pool.sidecar import AGENT_CONTAINER, AGENT_PORT
+from controllers.pool.sidecar import AGENT_CONTAINER
+from controllers.runtime.resources import AGENT_PORT, SERVING_PORT
 from policies.measurement import Fresh
 from testbed.debian import DebianError, ensure_debian_program
 from testbed.prometheus import prometheus_server
@@ -105,7 +106,7 @@ def pod(name: str, port: int, **labels: str) -> dict[str, Any]:
         "metadata": {"name": name, "namespace": "default", "labels": {f"grfleet.dev/{key}": labels[key] for key in labels}},
         "spec": {
             "initContainers": [{"name": AGENT_CONTAINER, "ports": [{"name": AGENT_PORT, "containerPort": port}]}],
-            "containers": [{"name": "engine", "ports": [{"name": "gr", "containerPort": port}]}],
+            "containers": [{"name": "engine", "ports": [{"name": SERVING_PORT, "containerPort": port}]}],
         },
     }
 

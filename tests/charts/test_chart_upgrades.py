@@ -113,6 +113,18 @@ def test_an_atomic_upgrade_that_the_server_refuses_is_taken_back_with_its_kinds(
     assert stored(cluster) == before
 
 
+def test_an_atomic_upgrade_whose_pods_never_get_ready_is_taken_back(cluster: Cluster) -> None:
+    install_the_release_before(cluster, "--set replicas=0")
+    before = stored(cluster)
+    said = cluster.refusal(f"{UPGRADE} --atomic --timeout 10s --set replicas=1,image.tag=missing")
+    assert "rolled back due to atomic being set" in said
+    deployment = cluster.get("deployment", "grfleet", "-n", SYSTEM)["spec"]
+    assert deployment["replicas"] == 0
+    assert deployment["template"]["spec"]["containers"][0]["image"] == "grfleet/operator:0.1.0"
+    wait_for(lambda: "rollout" not in managed(cluster))
+    assert stored(cluster) == before
+
+
 def test_a_failed_upgrade_without_atomic_leaves_the_objects_and_the_next_one_mends_it(cluster: Cluster) -> None:
     install_the_release_before(cluster)
     before = stored(cluster)
