@@ -52,9 +52,9 @@ class TableInstance(ApiModel):
     address: ServiceUrl
     """Where the instance serves requests."""
     weight_percent: Percent
-    """Weight in placing slots: 100 is a full share, less while warming up, 0 while draining."""
+    """Weight in placing slots: 100 is a full share, less while warming up. A draining one keeps what it had and owns no slots."""
     state: InstanceState
-    """Ready, Warming, Draining or Unreachable."""
+    """Ready or Warming; Draining while it leaves, without slots; Unreachable is not used yet."""
 
 
 class Move(ApiModel):

@@ -196,13 +196,16 @@ def _pool_status(
 
 def _verdict(seen: Observation, planned: TablePlan | None, generation: int | None) -> Condition:
     assert planned is not None, "without a plan the table is held, and the hold has a condition"
-    owners = planned.table.owners
+    owners = [owner for owner in planned.table.owners if not owner.draining]
     words = f"generation {generation}, {len(owners)} instances"
     if planned.deferred_slots:
         return _published("False", "BudgetExhausted", f"{words}; more users move in the next windows of churn.windowSeconds")
     warming = [owner.name for owner in owners if owner.weight_percent < 100]
     if warming:
         return _published("False", "Warming", f"{words}; warming: {few(warming)}")
+    leaving = [owner.name for owner in planned.table.owners if owner.draining]
+    if leaving:
+        return _published("False", "Draining", f"{words}; draining: {few(leaving)}")
     return _published("True", "Published", words)
 
 
@@ -217,7 +220,7 @@ def _requeue_after(seen: Observation, planned: TablePlan | None, wait: float | N
             waits.append(max(1.0, (planned.history[0].at_ms + window_ms - milliseconds(now)) / 1000.0))
         elif planned.deferred_slots:
             waits.append(1.0)
-        if any(owner.weight_percent < 100 for owner in planned.table.owners):
+        if any(owner.weight_percent < 100 and not owner.draining for owner in planned.table.owners):
             waits.append(WARMING_SECONDS)
         graces = [seconds_of_grace_left(each, started=seen.started, now=now) for each in seen.instances]
         waits += [grace + 1.0 for grace in graces if grace]

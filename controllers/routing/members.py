@@ -3,6 +3,8 @@
 Not knowing is not gone: an instance that is in the table and has not been asked yet, or has been silent for less than the
 grace time, keeps its users. It loses them when it is known to be unreachable for longer, or when its object is gone. And when
 more than half of the table seems unreachable, the fault is more likely with the observer than with the fleet.
+
+One that drains owns nothing from the next table on. When its drain is taken back it stays out until it is ready again.
 """
 
 from __future__ import annotations
@@ -25,13 +27,20 @@ FULL = 100
 
 def members_of(seen: Observation, policy: RoutingPolicySpec, previous: Table | None, now: datetime) -> list[Member]:
     """The instances as the table plan takes them."""
-    weights = {(o.name, o.uid): o.weight_percent for o in previous.owners} if previous is not None else {}
+    rows = previous.owners if previous is not None else ()
+    weights = {(o.name, o.uid): o.weight_percent for o in rows}
+    serving = {(o.name, o.uid) for o in rows if not o.draining}
     mean_hit = _mean_hit_percent(seen, weights)
     members = []
     for instance in seen.instances:
         identity = (instance.metadata.name, instance.metadata.uid)
-        if not _may_own(instance, in_table=identity in weights, started=seen.started, now=now):
-            members.append(Member(name=identity[0], uid=identity[1], state=MemberState.NOT_READY))
+        if instance.spec.drain is not None:
+            members.append(Member(name=identity[0], uid=identity[1], state=MemberState.DRAINING))
+            continue
+        if not _may_own(instance, in_table=identity in serving, started=seen.started, now=now):
+            back = identity in weights and identity not in serving  # from a drain, and not ready yet: its row stays
+            state = MemberState.DRAINING if back else MemberState.NOT_READY
+            members.append(Member(name=identity[0], uid=identity[1], state=state))
             continue
         weight = FULL
         if previous is not None and weights.get(identity, 0) < FULL:
@@ -49,12 +58,16 @@ def members_of(seen: Observation, policy: RoutingPolicySpec, previous: Table | N
 
 def view_in_doubt(seen: Observation, previous: Table | None) -> str | None:
     """Why what was seen is not to be acted on, or None."""
-    if previous is None or len(previous.owners) < 2:
+    if previous is None:
         return None
+    leaving = {
+        (i.metadata.name, i.metadata.uid) for i in seen.instances if i.spec.drain is not None
+    }  # their silence is no wonder
+    staying = [o for o in previous.owners if not o.draining and (o.name, o.uid) not in leaving]
     silent = {(i.metadata.name, i.metadata.uid) for i in seen.instances if unreachable_since(i) is not None}
-    lost = sum((owner.name, owner.uid) in silent for owner in previous.owners)
-    if 2 * lost > len(previous.owners):
-        return f"{lost} of {len(previous.owners)} instances of the table seem unreachable at once; check the operator's network"
+    lost = sum((owner.name, owner.uid) in silent for owner in staying)
+    if len(staying) > 1 and 2 * lost > len(staying):
+        return f"{lost} of {len(staying)} instances of the table seem unreachable at once; check the operator's network"
     return None
 
 
@@ -70,7 +83,8 @@ def not_observed_yet(seen: Observation, now: datetime) -> int:
     for instance in seen.instances:
         ready = find_condition(instance.status.conditions, "Ready")
         heard += ready is not None and ready.status is not ConditionStatus.UNKNOWN
-    wanted = len(seen.pool.spec.instances.external or ())
+    instances = seen.pool.spec.instances
+    wanted = seen.pool.spec.replicas if instances.managed is not None else len(instances.external or ())
     return max(wanted, len(seen.instances)) - heard
 
 

@@ -31,7 +31,13 @@ def table_of(status: GRRoutingTableStatus) -> Table | None:
     except ProtocolViolation:
         return None
     owners = tuple(
-        Owner(name=i.name, uid=i.uid, weight_percent=i.weight_percent, filling=i.state is InstanceState.WARMING)
+        Owner(
+            name=i.name,
+            uid=i.uid,
+            weight_percent=i.weight_percent,
+            filling=i.state is InstanceState.WARMING,
+            draining=i.state is InstanceState.DRAINING,
+        )
         for i in status.instances
     )
     return Table(generation=status.generation, owners=owners, slots=tuple(NOBODY if s == NOBODY_ON_WIRE else s for s in slots))
@@ -53,12 +59,18 @@ def table_fields(table: Table, instances: Mapping[str, GRInstance], *, key_id: s
             "uid": owner.uid,
             "address": instances[owner.name].spec.source.service_url,
             "weightPercent": owner.weight_percent,
-            "state": (InstanceState.WARMING if owner.filling or owner.weight_percent < FULL else InstanceState.READY).value,
+            "state": _state(owner).value,
         }
         for owner in table.owners
     ]
     slots = pack_slots([NOBODY_ON_WIRE if slot == NOBODY else slot for slot in table.slots])
     return {"keyId": key_id, "instances": rows, "slots": slots}
+
+
+def _state(owner: Owner) -> InstanceState:
+    if owner.draining:
+        return InstanceState.DRAINING
+    return InstanceState.WARMING if owner.filling or owner.weight_percent < FULL else InstanceState.READY
 
 
 def move_fields(history: Sequence[Move], before: Sequence[Any], generation: int) -> list[dict[str, Any]]:

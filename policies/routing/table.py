@@ -5,6 +5,10 @@ name with another uid): then it moves at once. Or a member is still filling up (
 slot in weighted rendezvous: then it moves as the churn budget of the window allows, over several generations. Members
 that simply stay never exchange slots; a lowered weight therefore shows only as others come and go. No member is given
 more than a tenth above its fair share.
+
+A draining member loses its slots at once, whatever the budget, because its end does not wait; they use the budget up, so that
+nothing else moves meanwhile. Its row stays while it does, without slots and with the weight it had: when the drain is taken back,
+its caches are still there, and it wins its old slots again, as the budget allows, without a new warm-up.
 """
 
 from __future__ import annotations
@@ -49,16 +53,17 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of a table: an instance fenced by uid, the weight it was given and whether it still takes slots over."""
+    """One row of a table: an instance fenced by uid, the weight it was given, and whether it still takes slots over or leaves."""
 
     name: str
     uid: str
     weight_percent: int = 100
     filling: bool = False
+    draining: bool = False
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """A published table: `slots[s]` is an index into `owners`, or NOBODY."""
+    """A published table: `slots[s]` is an index into `owners`, or NOBODY. Draining owners come last and have no slots."""
 
     generation: int
     owners: tuple[Owner, ...]
@@ -160,9 +165,12 @@ def plan_table(
         )
     before = _carry_over(previous, eligible)
     change = _change(previous, before, eligible, budget=budget, spent=sum(move.slots for move in recent))
-    owners = tuple(
-        Owner(name=m.name, uid=m.uid, weight_percent=m.weight_percent, filling=i in change.waiting)
-        for i, m in enumerate(eligible)
+    owners = (
+        *(
+            Owner(name=m.name, uid=m.uid, weight_percent=m.weight_percent, filling=i in change.waiting)
+            for i, m in enumerate(eligible)
+        ),
+        *_leaving(previous, members),
     )
     packed = tuple(change.slots.tolist())
     if previous is not None and previous.owners == owners and previous.slots == packed:
@@ -179,6 +187,14 @@ def plan_table(
         deferred_slots=change.deferred,
         history=(*recent, Move(at_ms=now_ms, slots=moved)) if moved else recent,
     )
+
+
+def _leaving(previous: Table | None, members: Sequence[Member]) -> list[Owner]:
+    """Rows of those that were in the table and drain now, with the weight they had."""
+    draining = {(m.name, m.uid) for m in members if m.state is MemberState.DRAINING}
+    rows = previous.owners if previous is not None else ()
+    kept = [msgspec.structs.replace(o, filling=False, draining=True) for o in rows if (o.name, o.uid) in draining]
+    return sorted(kept, key=lambda owner: owner.name)
 
 
 class _Change(NamedTuple):
@@ -255,7 +271,7 @@ def _give_away(before: NDArray[np.int64], score: NDArray[np.float64], room: NDAr
 
 
 def _filling(previous: Table | None, eligible: Sequence[Member], slots: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Members that still take slots over: new, risen in weight, not finished last time, or starved."""
+    """Members that still take slots over: new, back from a drain, risen in weight, not finished last time, or starved."""
     known = {} if previous is None else {(o.name, o.uid): o for o in previous.owners}
     weights = np.array([m.weight_percent for m in eligible], dtype=np.float64)
     fair = SLOTS * weights / weights.sum()
@@ -263,7 +279,7 @@ def _filling(previous: Table | None, eligible: Sequence[Member], slots: NDArray[
     out = np.bincount(slots[slots != NOBODY], minlength=len(eligible)) <= least
     for i, member in enumerate(eligible):
         owner = known.get((member.name, member.uid))
-        if owner is None or owner.filling or member.weight_percent > owner.weight_percent:
+        if owner is None or owner.filling or owner.draining or member.weight_percent > owner.weight_percent:
             out[i] = True
     return np.asarray(out, dtype=np.bool_)
 

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -243,12 +244,101 @@ def test_through_any_history_slots_are_owned_moves_keep_to_budget_and_settled_st
         assert len(voluntary) == step.moved_slots - step.forced_slots
         assert in_window + step.moved_slots <= budget / 100 * SLOTS or not voluntary
         # Who gives slots away voluntarily gives them to somebody new or not yet filled up, never to a settled stayer.
-        settled = {(o.name, o.uid) for o in before.owners if not o.filling}
+        settled = {(o.name, o.uid) for o in before.owners if not o.filling and not o.draining}
         fair = SLOTS / len(eligible)
         least = max(fair - 4 * fair**0.5, 0)
         starved = {(o.name, o.uid) for o, c in zip(before.owners, counts(before), strict=True) if c <= least}
         assert not [1 for _, to in voluntary if to in settled - starved]
         assert step.table.generation == before.generation + (step.table != before)
+        draining = {(m.name, m.uid) for m in members.values() if m.state is MemberState.DRAINING}
+        assert {(o.name, o.uid) for o in step.table.owners if o.draining} <= draining
+        assert {(o.name, o.uid) for o in step.table.owners} <= eligible | draining
+
+
+# Drain
+
+
+def draining(members: list[Member], *names: str) -> list[Member]:
+    return [msgspec.structs.replace(m, state=MemberState.DRAINING) if m.name in names else m for m in members]
+
+
+def test_a_draining_member_keeps_its_row_and_weight_without_slots_until_it_is_gone() -> None:
+    members = [*fleet(3), Member(name="rank-3", uid="uid-3", state=MemberState.WARMING, weight_percent=75)]
+    before = plan(None, members).table
+    during = plan(before, draining(members, "rank-3")).table
+    row = next(owner for owner in during.owners if owner.name == "rank-3")
+    assert (row.draining, row.weight_percent) == (True, 75)
+    assert counts(during)[during.owners.index(row)] == 0
+    assert plan(during, draining(members, "rank-3")).reason is TableReason.UNCHANGED
+    after = plan(during, fleet(3))
+    assert (after.moved_slots, [owner.name for owner in after.table.owners]) == (0, ["rank-0", "rank-1", "rank-2"])
+
+
+def test_a_member_that_drains_before_it_ever_served_gets_no_row() -> None:
+    before = plan(None, fleet(2)).table
+    assert plan(before, draining(fleet(3), "rank-2")).reason is TableReason.UNCHANGED
+
+
+def test_when_all_drain_the_last_table_is_kept_to_the_letter() -> None:
+    before = plan(None, fleet(3)).table
+    everybody = plan(before, draining(fleet(3), "rank-0", "rank-1", "rank-2"))
+    assert everybody.table is before
+    assert everybody.reason is TableReason.NOBODY_READY
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    size=st.integers(2, 12),
+    leave=st.sets(st.integers(0, 11), min_size=1),
+    budget=st.sampled_from([0.0, 3.0, 10.0, 100.0]),
+    weights=st.lists(st.sampled_from([25, 50, 75, 100]), min_size=12, max_size=12),
+)
+def test_a_drain_moves_its_own_users_at_once_and_nobody_between_two_that_stay(
+    size: int, leave: set[int], budget: float, weights: list[int]
+) -> None:
+    members = [msgspec.structs.replace(m, weight_percent=weight) for m, weight in zip(fleet(size), weights[:size], strict=True)]
+    churn = ChurnBudget(max_moved_percent=budget, window_ms=1000.0)
+    leaving = {f"rank-{i}" for i in leave if i < size}
+    settled = [plan(None, members)]
+    while len(settled) < 2 or settled[-1].moved_slots:  # nobody is filling any more
+        settled.append(plan(settled[-1].table, members))
+    before = settled[-1].table
+    step = plan_table(before, draining(members, *leaving), budget=churn, now_ms=0.0)
+    if len(leaving) == size:
+        assert step.table is before
+        return
+    changes = moved(before, step.table)
+    assert {was[0] for was, _ in changes if was} == {o.name for o in before.owners if o.name in leaving and owns(before, o.name)}
+    assert step.forced_slots == len(changes)
+    assert not any(owns(step.table, name) for name in leaving)
+    assert NOBODY not in step.table.slots
+    assert sum(move.slots for move in step.history) == step.moved_slots  # the budget is used up, not waited for
+
+
+def owns(table: Table, name: str) -> bool:
+    return any(ids is not None and ids[0] == name for ids in owner_ids(table))
+
+
+@settings(max_examples=60, deadline=None)
+@given(size=st.integers(2, 10), who=st.integers(0, 9), budget=st.sampled_from([3.0, 10.0, 100.0]))
+def test_a_drain_taken_back_returns_the_old_users_within_the_budget_and_moves_nobody_else(
+    size: int, who: int, budget: float
+) -> None:
+    name, members = f"rank-{who % size}", fleet(size)
+    churn = ChurnBudget(max_moved_percent=budget, window_ms=1000.0)
+    before = plan(None, members).table
+    step = plan_table(before, draining(members, name), budget=churn, now_ms=0.0)
+    gone = {slot for slot, (was, now) in enumerate(zip(owner_ids(before), owner_ids(step.table), strict=True)) if was != now}
+    for window in range(1, 60):
+        last = step
+        step = plan_table(last.table, members, budget=churn, history=last.history, now_ms=1000.0 * window)
+        assert all(to is not None and to[0] == name for _, to in moved(last.table, step.table))
+        assert step.moved_percent <= budget
+        if step.reason is TableReason.UNCHANGED:
+            break
+    came_back = {slot for slot, owner in enumerate(owner_ids(step.table)) if owner is not None and owner[0] == name}
+    assert len(came_back & gone) >= 0.8 * len(gone)
+    assert not any(owner.draining or owner.filling for owner in step.table.owners)
 
 
 # Warm-up
