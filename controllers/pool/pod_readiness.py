@@ -93,7 +93,7 @@ def _adoption(world: PodWorld) -> Iterator[tuple[str, str]]:
     if world.elsewhere or world.shared:
         pairs = sorted({**world.elsewhere, **world.shared}.items())
         named = [f"{pod} ({pool})" for pod, pool in pairs]
-        whose = "that pool has them" if world.elsewhere else "this pool has them, as its name comes first"
+        whose = "that pool has them" if world.elsewhere else "this pool has them"
         yield "LabelsOverlap", f"pods that another pool asks for too: {few(named)}; {whose}; make matchLabels narrower"
     for reason, port, remedy in (
         ("SidecarMissing", AGENT_PORT, "add the agent as a sidecar, as docs/pools.md shows"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
@@ -18,6 +18,7 @@ from controllers.pool.workload import AgentImage
 from controllers.runtime.loop import Context
 from controllers.runtime.resources import (
     DEPLOYMENTS,
+    INSTANCES,
     POOL_LABEL,
     POOLS,
     ROUTING_POLICIES,
@@ -165,7 +166,7 @@ def _claims(store: Store, key: Key, pool: GRServingPool) -> tuple[tuple[Pod, ...
     for pod in found:
         manager = _manager(store, key.namespace, pod)
         asking = [name for name, labels in rivals if carries(pod.stored, labels)]
-        first = manager or min([*asking, key.name])
+        first = manager or _incumbent(store, key.namespace, pod, [*asking, key.name]) or min([*asking, key.name])
         if first != key.name:
             elsewhere[pod.name] = first
             continue
@@ -173,6 +174,15 @@ def _claims(store: Store, key: Key, pool: GRServingPool) -> tuple[tuple[Pod, ...
         if asking:
             shared[pod.name] = asking[0]
     return tuple(own), elsewhere, shared
+
+
+def _incumbent(store: Store, namespace: str, pod: Pod, pools: Iterable[str]) -> str | None:
+    """Name of the one of the pools that has the pod already: a new pool takes nobody's users."""
+    instance = _get(store, INSTANCES, Key(namespace, pod.name))
+    if instance is None or (instance["spec"].get("source") or {}).get("podUID") != pod.uid:
+        return None
+    holder = str(instance["spec"]["poolRef"])
+    return holder if holder in pools else None
 
 
 def _manager(store: Store, namespace: str, pod: Pod) -> str | None:

@@ -95,7 +95,7 @@ def pod_template(pool: GRServingPool, managed: ManagedInstances, *, agent: Agent
     TemplateInvalid
         See :func:`deployment_body`.
     """
-    template = _without_nulls(managed.template)
+    template: dict[str, Any] = _without_nulls(managed.template)
     problem = next(_problems(template, managed.engine_container), None)
     if problem is not None:
         raise TemplateInvalid(f"instances.managed.template: {problem}")

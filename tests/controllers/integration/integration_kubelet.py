@@ -23,7 +23,7 @@ from fault_agents import Agent
 from msgspec.structs import replace
 
 from contract import agent as wire
-from contract.agent import Intent
+from contract.agent import Intent, PreInferCounters, ServingReport
 
 GATE = "grfleet.dev/warm"
 NODE = "played-node"
@@ -42,8 +42,8 @@ class Kubelet:
         Whether a pod becomes ready; others stay as they are, or wait for the reason in `waiting`.
     ends
         Whether a pod that is being deleted may go.
-    hit_percent, resident_bytes
-        What the agent of a pod reports of its engine's caches.
+    hit_percent, resident_bytes, in_flight
+        What the agent of a pod reports of its engine.
     """
 
     def __init__(self, api: httpx.Client, namespace: str) -> None:
@@ -54,6 +54,7 @@ class Kubelet:
         self.waiting: dict[str, str] = {}
         self.hit_percent: Callable[[str], float] = lambda name: 60.0
         self.resident_bytes: Callable[[str], int] = lambda name: 1 << 30
+        self.in_flight: Callable[[str], int] = lambda name: 0
         self._net = f"127.{os.getpid() % 200 + 20}.{secrets.randbelow(250)}"
         self._addresses: dict[str, str] = {}
         self._sites: dict[str, web.AppRunner] = {}
@@ -170,10 +171,24 @@ class Kubelet:
         """The agent's contract, as far as the operator uses it."""
 
         async def status(_: web.Request) -> web.Response:
-            said = agent.status()
+            said, held, in_flight = agent.status(), agent.book.current, self.in_flight(agent.name)
             assert said.split is not None
-            split = replace(said.split, used_kv_bytes=self.resident_bytes(agent.name))
-            body = replace(said, kv_hit_percent=self.hit_percent(agent.name), split=split)
+            serving = ServingReport(
+                clock_ms=1000.0 * time.monotonic(),
+                requests=0,
+                queue=0,
+                in_flight=in_flight,
+                live_prefix_bytes=0,
+                pre_infer=PreInferCounters(),
+            )
+            body = replace(
+                said,
+                kv_hit_percent=self.hit_percent(agent.name),
+                split=replace(said.split, used_kv_bytes=self.resident_bytes(agent.name)),
+                serving=serving,
+                draining=held is not None and held.spec.draining,
+                idle_seconds=0.0 if in_flight else 60.0,
+            )
             return web.Response(body=msgspec.json.encode(body), content_type="application/json")
 
         async def intent(request: web.Request) -> web.Response:
