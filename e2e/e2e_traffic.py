@@ -18,15 +18,19 @@ PER_SECOND = 40
 
 @dataclass(frozen=True)
 class Counts:
-    """Requests since the start of the client, and the answers of each instance."""
+    """Requests since the start of the client, and the answers of each instance.
+
+    `refused` and `slow` were answered by the next owner, if not `failed` as well.
+    """
 
     sent: int
     answered: int
-    retried: int
+    refused: int
+    slow: int
     failed: int
     generation: int
     instances: dict[str, int]
-    last_problem: str
+    problems: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -42,9 +46,7 @@ class Traffic:
         lines = [line for line in said.splitlines() if line.startswith("{")]
         if not lines:
             return None
-        found = json.loads(lines[-1])
-        found["last_problem"] = found.pop("lastProblem")
-        return Counts(**found)
+        return Counts(**json.loads(lines[-1]))
 
     def until(self, happened: Callable[[Counts], bool], *, timeout_seconds: float = 60) -> Counts:
         """Wait until the counts show something."""
@@ -64,6 +66,11 @@ class Traffic:
         after = self.until(lambda counts: counts.answered >= before.answered + requests)
         assert after.failed == before.failed, after
         return after
+
+    def undisturbed_since(self, before: Counts, *, requests: int = 2 * PER_SECOND) -> None:
+        """Wait for so many more answers; fails if an instance has refused a request since then, answered elsewhere or not."""
+        after = self.goes_on(requests=requests)
+        assert (after.failed, after.refused) == (before.failed, before.refused), (before, after)
 
 
 @contextmanager

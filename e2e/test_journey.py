@@ -105,8 +105,7 @@ def test_a_killed_agent_comes_back_and_no_request_notices(requests: Traffic) -> 
 
     eventually(lambda: restarts(pool, "b", "initContainerStatuses") == 1, why=lambda: pool.release.why(pool.namespace))
     pool.wait_ready()
-    after = requests.goes_on()
-    assert (after.failed, after.retried) == (before.failed, before.retried)
+    requests.undisturbed_since(before)
 
 
 def test_a_killed_leader_is_followed_by_the_other_operator_and_no_request_notices(requests: Traffic) -> None:
@@ -117,8 +116,7 @@ def test_a_killed_leader_is_followed_by_the_other_operator_and_no_request_notice
 
     eventually(lambda: release.leader() not in ("", old), why=release.logs)
     pool.wait_ready()
-    after = requests.goes_on()
-    assert (after.failed, after.retried) == (before.failed, before.retried)
+    requests.undisturbed_since(before)
 
 
 def test_uninstalled_the_objects_survive_and_requests_are_served_on(requests: Traffic) -> None:
@@ -129,8 +127,7 @@ def test_uninstalled_the_objects_survive_and_requests_are_served_on(requests: Tr
 
     assert not release.operator_pods()
     assert identities(pool) == objects
-    after = requests.goes_on(requests=200)
-    assert (after.failed, after.retried) == (before.failed, before.retried)
+    requests.undisturbed_since(before, requests=200)
 
 
 def test_reinstalled_the_operator_takes_over_what_is_there(requests: Traffic) -> None:
@@ -149,5 +146,4 @@ def test_reinstalled_the_operator_takes_over_what_is_there(requests: Traffic) ->
     )
     pool.wait_ready()
     assert identities(pool) == objects
-    after = requests.goes_on()
-    assert (after.failed, after.retried) == (before.failed, before.retried)
+    requests.undisturbed_since(before)

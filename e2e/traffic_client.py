@@ -1,7 +1,8 @@
 """A caller of a pool, run in a pod of its own: it follows the published table with `grfleet.client` and sends ranking requests.
 
 It knows nothing but the pool's name; instances come and go in the table. A request that fails goes once to the next owner, as
-ranking is idempotent. Each second one line of JSON says what has happened since the start.
+ranking is idempotent; what made it fail, a busy machine (slow) or an instance that is not there (refused), is counted apart. Each
+second one line of JSON says what has happened since the start.
 """
 
 import asyncio
@@ -35,9 +36,9 @@ class Caller:
         self._router = router
         self._engines = engines
         self._dice = random.Random(7)
-        self.counts: Counter[str] = Counter(sent=0, answered=0, retried=0, failed=0)
+        self.counts: Counter[str] = Counter(sent=0, answered=0, refused=0, slow=0, failed=0)
         self.instances: Counter[str] = Counter()
-        self.last_problem = ""
+        self.problems: dict[str, str] = {}  # the last of each kind
 
     async def ask(self, number: int) -> None:
         """Send one request, to the next owner once more if the first fails."""
@@ -58,12 +59,13 @@ class Caller:
                 answer = await self._engines.post(f"{pick.address}{PREFIX}/rank", content=msgspec.json.encode(request))
                 answer.raise_for_status()
             except NoInstance as error:
-                self.last_problem = str(error)
+                self.problems["nobody"] = str(error)
                 break
             except httpx.HTTPError as error:
-                self.last_problem = f"{pick.name}: {type(error).__name__} {error}"[:200]
+                kind = "slow" if isinstance(error, httpx.TimeoutException) else "refused"
+                self.problems[kind] = f"{pick.name}: {type(error).__name__} {error}"[:200]
                 failed.append(pick.name)
-                self.counts["retried"] += 1
+                self.counts[kind] += 1
                 continue
             self.counts["answered"] += 1
             self.instances[pick.name] += 1
@@ -77,7 +79,7 @@ class Caller:
                 **self.counts,
                 "generation": self._router.generation,
                 "instances": dict(self.instances),
-                "lastProblem": self.last_problem,
+                "problems": self.problems,
             }
         )
 
