@@ -12,12 +12,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Self
 
+from bench.kwok_pool import Adoption, adopt
 from bench.kwok_site import BareWatcher, PodSite, store_complete, until
 from bench.operator import ended_by_sigterm
-from bench.operator_site import OperatorProcess
+from bench.operator_farm import AgentFarm
+from bench.operator_site import AuditLog, OperatorProcess, audit_flags
 from bench.report import Result, publish, summarise
 from testbed.kwok import FakeCluster
+from testbed.ports import ReservedPort
 
+NAMESPACE = "bench-pods"
 SETTLE_SECONDS = 3.0
 """After the last change, for what is still on its way; also the sweep that follows the list of the watch library."""
 
@@ -33,7 +37,7 @@ class Sizes:
 
 
 FULL = Sizes(nodes=200, pods=800, restarts=3, rest_seconds=30.0)
-QUICK = Sizes(nodes=20, pods=100, restarts=1, rest_seconds=5.0)
+QUICK = Sizes(nodes=10, pods=50, restarts=1, rest_seconds=3.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +86,7 @@ class Arrival:
 def run(*, quick: bool, as_json: bool, seed: int) -> None:
     """Measure and publish."""
     with ended_by_sigterm():
-        results = measure(QUICK if quick else FULL)
+        results = measure(QUICK if quick else FULL, seed=seed)
     notes = (
         "Pods are fake: scheduled and owned by real controllers, Ready as soon as kwok sees them. CPU is that of one process; "
         "the baseline is a bare asynchronous list and watch that keeps every pod whole."
@@ -90,18 +94,23 @@ def run(*, quick: bool, as_json: bool, seed: int) -> None:
     publish("kwok", results, seed=seed, quick=quick, as_json=as_json, notes=notes)
 
 
-def measure(sizes: Sizes) -> list[Result]:
+def measure(sizes: Sizes, *, seed: int) -> list[Result]:
     """All figures of one run."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="grfleet-bench-")))
         began = time.monotonic()
-        cluster = stack.enter_context(FakeCluster(sizes.nodes, start_timeout_seconds=300))
+        flags = audit_flags(directory, (NAMESPACE,))
+        cluster = stack.enter_context(FakeCluster(sizes.nodes, start_timeout_seconds=300, api_server_flags=flags))
         nodes_s = time.monotonic() - began
-        site = PodSite(cluster, directory)
+        port = ReservedPort()
+        stack.callback(port.release)
+        site = PodSite(cluster, directory, namespace=NAMESPACE, port=port.number)
         stack.callback(site.close)
         arrival = _arrival(site, sizes.pods)
         restarts = [_restart(site, number) for number in range(sizes.restarts)]
         rest = _rest(site, sizes.rest_seconds)
+        farm = stack.enter_context(AgentFarm(seed=seed, addresses=site.addresses(), port=port.number))
+        adoption = adopt(site, farm, AuditLog(directory / "audit.log"), sizes.pods)
         site.scale(0)
         gone_s = until(site.empty, "no pod is left")
     return [
@@ -109,6 +118,7 @@ def measure(sizes: Sizes) -> list[Result]:
         *_of_arrival(arrival, sizes.pods),
         *_of_restarts(restarts, sizes.pods),
         _one(f"{sizes.rest_seconds:.0f} s at rest, {sizes.pods} pods: share of a core", rest[0], "%", baseline=rest[1]),
+        *_of_adoption(adoption),
         _one(f"{sizes.pods} pods: from scale 0 until none is left", gone_s, "s"),
     ]
 
@@ -190,4 +200,15 @@ def _of_restarts(found: list[tuple[Cost, Cost]], pods: int) -> list[Result]:
         row("CPU, start and sweep included", "cpu_s", "s"),
         row("until the list is in", "wall_s", "s"),
         row("RSS at most", "rss_mib", "MiB", 150.0),
+    ]
+
+
+def _of_adoption(found: Adoption) -> list[Result]:
+    title, bare = f"a pool adopts {found.pods} pods", found.bare
+    return [
+        _one(f"{title}: until all are ready instances in the table", found.ready_s, "s", baseline=bare["wall_s"]),
+        _one(f"{title}: operator's CPU until nothing is written any more", found.cpu_s, "s", baseline=bare["cpu_s"]),
+        _one(f"{title}: operator's writes per instance", found.writes / found.pods, "", baseline=1.0),
+        _one(f"{title}: looks at agents per instance", found.polls / found.pods, ""),
+        _one(f"{title}: operator's RSS at most", found.rss_mib, "MiB", baseline=bare["rss_mib"], goal=150.0),
     ]

@@ -115,7 +115,7 @@ class PodSite:
     Every pod has the two named ports of an instance, at `port`: a pool can adopt it by `LABELS`.
     """
 
-    def __init__(self, cluster: FakeCluster, directory: Path, *, namespace: str = "bench-pods", port: int = 9001) -> None:
+    def __init__(self, cluster: FakeCluster, directory: Path, *, namespace: str, port: int) -> None:
         self.cluster, self.plane, self.directory, self.namespace = cluster, cluster.plane, directory, namespace
         self.api = cluster.plane.client()
         self.deployment = f"/apis/apps/v1/namespaces/{namespace}/deployments/ranker"
@@ -142,6 +142,11 @@ class PodSite:
         status: dict[str, int] = self.api.get(self.deployment).raise_for_status().json()["status"]
         return status.get("availableReplicas", 0)
 
+    def addresses(self) -> list[str]:
+        """Those of all pods."""
+        items = self.api.get(f"/api/v1/namespaces/{self.namespace}/pods").raise_for_status().json()["items"]
+        return [item["status"]["podIP"] for item in items]
+
     def empty(self) -> bool:
         """Whether no pod is left."""
         path = f"/api/v1/namespaces/{self.namespace}/pods"
@@ -162,7 +167,7 @@ def _deployment(port: int) -> dict[str, Any]:
         "restartPolicy": "Always",
         "ports": [{"name": "grfleet-agent", "containerPort": port}],
     }
-    engine = {"name": "engine", "image": "none", "ports": [{"name": "gr", "containerPort": port + 1 if port < 65535 else 1}]}
+    engine = {"name": "engine", "image": "none", "ports": [{"name": "gr", "containerPort": 1}]}
     template = {"metadata": {"labels": LABELS}, "spec": {"initContainers": [agent], "containers": [engine]}}
     spec = {"replicas": 0, "selector": {"matchLabels": LABELS}, "template": template}
     return {"metadata": {"name": "ranker"}, "spec": spec}

@@ -1,8 +1,9 @@
 """A thousand agents in one thread: an HTTP server that answers the agent contract for any number of instances.
 
-Instance NAME lives under /i/NAME, and where the machine has more than one loopback address (Linux) the instances spread over
-`hosts` of them, because a client pays for each address. An instance takes every intent, reports a settled split, and lets its
-measurements flutter below the resolution of the published ones, as a real one under steady load does.
+Instance NAME lives under /i/NAME, or has an address of its own as an agent in a pod has. Where the machine has more than one
+loopback address (Linux) the instances of the first sort spread over `hosts` of them, because a client pays for each address. An
+instance takes every intent, reports a settled split, and lets its measurements flutter below the resolution of the published
+ones, as a real one under steady load does.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import random
 import resource
 import socket
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
@@ -41,11 +43,19 @@ class FarmCounts:
 
 
 class AgentFarm:
-    """The server; use it as a context manager. Bound to one free port of loopback addresses."""
+    """The server; use it as a context manager. Bound to one free port of loopback addresses.
 
-    def __init__(self, *, seed: int, hosts: int = 1) -> None:
+    Parameters
+    ----------
+    hosts
+        So many addresses of its own choice.
+    addresses, port
+        Or exactly these, at this port.
+    """
+
+    def __init__(self, *, seed: int, hosts: int = 1, addresses: Sequence[str] = (), port: int = 0) -> None:
         self.counts = FarmCounts()
-        self._sockets = _listen(hosts)
+        self._sockets = _listen_on(addresses, port) if addresses else _listen(hosts)
         self._hosts = [listening.getsockname()[0] for listening in self._sockets]
         self._port = self._sockets[0].getsockname()[1]
         self._rng = random.Random(seed)
@@ -75,8 +85,9 @@ class AgentFarm:
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
         app = web.Application()
-        app.router.add_get("/i/{name}/agent/v1/status", self._status)
-        app.router.add_put("/i/{name}/agent/v1/intent", self._intent)
+        for prefix in ("", "/i/{name}"):
+            app.router.add_get(f"{prefix}/agent/v1/status", self._status)
+            app.router.add_put(f"{prefix}/agent/v1/intent", self._intent)
         runner = web.AppRunner(app, access_log=None)
         self._loop.run_until_complete(runner.setup())
         for listening in self._sockets:
@@ -89,7 +100,7 @@ class AgentFarm:
             self._loop.close()
 
     def _instance(self, request: web.Request) -> tuple[str, _Instance]:
-        name = request.match_info["name"]
+        name = request.match_info.get("name") or request.host
         return name, self._instances.setdefault(name, _Instance())
 
     async def _status(self, request: web.Request) -> web.Response:
@@ -140,9 +151,7 @@ class AgentFarm:
 
 def _listen(hosts: int) -> list[socket.socket]:
     """Sockets on one port of so many loopback addresses, or on 127.0.0.1 alone where there are no others."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # a connection an agent, on both sides
+    _allow_many_files()
     first = socket.create_server(("127.0.0.1", 0), backlog=1024)
     sockets = [first]
     for number in range(1, hosts):
@@ -152,3 +161,15 @@ def _listen(hosts: int) -> list[socket.socket]:
         except OSError:
             break
     return sockets
+
+
+def _listen_on(addresses: Sequence[str], port: int) -> list[socket.socket]:
+    _allow_many_files()
+    return [socket.create_server((address, port), backlog=64) for address in addresses]
+
+
+def _allow_many_files() -> None:
+    """A connection an agent, on both sides."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

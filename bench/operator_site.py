@@ -28,7 +28,7 @@ MANIFESTS = ROOT / "crds" / "manifests"
 GROUP = "/apis/grfleet.dev/v1alpha1"
 PER_POOL = 100
 _OPERATOR = "from controllers.runtime.process import main; raise SystemExit(main())"
-_ROUTING = {
+ROUTING = {
     "apiVersion": "grfleet.dev/v1alpha1",
     "kind": "RoutingPolicy",
     "metadata": {"name": "default"},
@@ -260,17 +260,7 @@ class Site:
             "namespace": self.namespace,
             "agents": self.agent_urls(),
         }
-        done = subprocess.run(
-            [sys.executable, "-m", "bench.operator_baseline", mode],
-            input=json.dumps(job),
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-            cwd=ROOT,
-            timeout=600,
-        )
-        figures: dict[str, float] = json.loads(done.stdout)
-        return figures
+        return run_baseline(mode, job)
 
     def _agent_url(self, number: int) -> str:
         return self.farm.url(f"{self.namespace}-{number}", number)
@@ -278,7 +268,7 @@ class Site:
     def _prepare(self) -> None:
         self._post("/api/v1/namespaces", {"metadata": {"name": self.namespace}})
         self.kubeconfig = operator_kubeconfig(self.plane, self.api, self.namespace)
-        self._post(f"{GROUP}/namespaces/{self.namespace}/routingpolicies", _ROUTING)
+        self._post(f"{GROUP}/namespaces/{self.namespace}/routingpolicies", ROUTING)
         for first in range(0, self.instances, PER_POOL):
             numbers = range(first, min(first + PER_POOL, self.instances))
             self._post(f"{GROUP}/namespaces/{self.namespace}/grservingpools", self._pool(f"pool-{first // PER_POOL}", numbers))
@@ -300,6 +290,21 @@ class Site:
 
     def _post(self, path: str, body: dict[str, Any]) -> None:
         self.api.post(path, json=body).raise_for_status()
+
+
+def run_baseline(mode: str, job: dict[str, Any]) -> dict[str, float]:
+    """Run a mode of `bench.operator_baseline` in a process of its own; what it says it cost."""
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.operator_baseline", mode],
+        input=json.dumps(job),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        timeout=600,
+    )
+    figures: dict[str, float] = json.loads(done.stdout)
+    return figures
 
 
 def operator_kubeconfig(plane: ControlPlane, api: httpx.Client, namespace: str) -> Path:
