@@ -186,6 +186,12 @@ POLICY: tuple[ConditionSpec, ...] = (
             ),
             Reason("NotManaged", _T, "Another writer owns spec.replicas; only slots are set, and they are right.", _NOTHING),
             Reason(
+                "NotEnforced",
+                _F,
+                "Engines have not taken the slots and bytes that they were given a minute ago or longer.",
+                "Compare spec.preInfer and status.preInfer of the instance that the message names; its status.message says why.",
+            ),
+            Reason(
                 "NoInstances",
                 _U,
                 "There is no instance whose capacity could be set: replicas is 0, none has come yet, or all of them leave.",

@@ -28,8 +28,9 @@ NUMBER_SECONDS = 60.0
 FIRST_SECONDS = 60.0
 """So long after the first look missing measurements are no news: rates need two samples."""
 TYPES = ("MetricsFresh", "PreInferenceScaled")
-MEASURED = frozenset({"AtTarget", "Stabilizing", "NotManaged", "LimitReached", "HoldingStale"})
+MEASURED = frozenset({"AtTarget", "Stabilizing", "NotManaged", "NotEnforced", "LimitReached", "HoldingStale"})
 """Reasons that follow from measurements alone."""
+MOVING = frozenset({"ScalingUp", "ScalingDown"})
 MOST_SLOTS = 4096
 
 
@@ -91,9 +92,11 @@ def _scaled(
     young = seen.now_s - seen.memory.since_s < FIRST_SECONDS
     if new.reason == "HoldingStale" and young and _merely_missing(seen):
         return old, steady
-    if old is None or not {old.reason, new.reason} <= MEASURED:
+    slow = new.reason == "NotEnforced"  # a split has to shrink before prefixes get its bytes
+    if old is None or not (new.reason in MEASURED and old.reason in (MEASURED | MOVING if slow else MEASURED)):
         return new, steady.without("PreInferenceScaled", "words")
-    reason, steady = steady.settle("PreInferenceScaled", new.reason, old.reason, now_s=seen.now_s, hold_s=WORD_SECONDS)
+    hold_s = NUMBER_SECONDS if slow else WORD_SECONDS
+    reason, steady = steady.settle("PreInferenceScaled", new.reason, old.reason, now_s=seen.now_s, hold_s=hold_s)
     if old.reason != new.reason:
         return (new if reason == new.reason else old), steady
     message, steady = steady.settle("words", new.message, old.message, now_s=seen.now_s, hold_s=WORD_SECONDS)

@@ -11,6 +11,7 @@ from controllers.lookup import Found, NotFound, Unreadable
 from controllers.metrics_source.port import SourceState
 from controllers.preinference.observe import Observation
 from controllers.runtime.conditions import Condition, Status
+from controllers.words import few
 from crds.instance import PolicySource
 from policies.preinference.capacity import CapacityPlan, Outcome, SlotLimit
 from policies.preinference.rules import CapacityRules
@@ -80,6 +81,9 @@ def scaled(seen: Observation, decided: Decided) -> Condition:
         return _scaled("Unknown", "HoldingStale", f"{_capacity(decided)} held; see the condition MetricsFresh")
     if plan.outcome is Outcome.LIMIT_REACHED:
         return _scaled("False", "LimitReached", f"{_capacity(decided)}; {_limit(plan)}{_whose(seen)}")
+    if lagging := _not_enforced(seen) if decided.in_use else []:
+        have = f"{len(lagging)} of {present} engines do not have them: {few(lagging)}"
+        return _scaled("False", "NotEnforced", f"{_capacity(decided)}; {have}")
     if not ours:
         mode = seen.pool.spec.scaling.mode.value
         return _scaled("True", "NotManaged", f"{_capacity(decided)}; replicas are not ours in mode {mode}{_whose(seen)}")
@@ -109,6 +113,17 @@ def _capacity(decided: Decided) -> str:
     if not decided.rules.scale_replicas:
         return slots
     return f"{plan.replicas} instance{'s' * (plan.replicas != 1)}, {slots}"
+
+
+def _not_enforced(seen: Observation) -> list[str]:
+    """Ready instances whose agent holds the present intent and whose engine says that it enforces another capacity."""
+    names = []
+    for each in seen.staying:
+        spec, status, metadata = each.model.spec, each.model.status, each.model.metadata
+        told = status.agent is not None and status.agent.intent_generation == metadata.generation
+        if each.ready and told and spec.pre_infer is not None and status.pre_infer != spec.pre_infer:
+            names.append(each.name)
+    return names
 
 
 def _limit(plan: CapacityPlan) -> str:

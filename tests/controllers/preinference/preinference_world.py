@@ -212,6 +212,12 @@ class FakeKube:
         assert current is not None
         self.store.upsert(resource, self._answer(current, spec={**current["spec"], **spec}))
 
+    def report(self, resource: ResourceType, key: Key, **status: Any) -> None:
+        """What another loop says of an object."""
+        current = self.store.get(resource, key)
+        assert current is not None
+        self.store.upsert(resource, self._answer(current, status={**(current.get("status") or {}), **status}))
+
     def _current(self, resource: ResourceType, desired: Object, version: str) -> Object:
         key = key_of(desired)
         current = self.store.get(resource, key)
@@ -293,6 +299,9 @@ class World:
     def condition(self, type_: str) -> tuple[str, str]:
         item = find_condition(conditions_of(self.pool), type_) or {}
         return str(item.get("status", "")), str(item.get("reason", ""))
+
+    def message(self, type_: str) -> str:
+        return str((find_condition(conditions_of(self.pool), type_) or {}).get("message", ""))
 
     def capacity(self, name: str) -> dict[str, int] | None:
         found = self.store.get(INSTANCES, Key(self.key.namespace, f"pool-{name}"))

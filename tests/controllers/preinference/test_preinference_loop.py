@@ -336,3 +336,26 @@ async def test_demand_that_falls_gives_memory_back_in_steps_and_late() -> None:
         seen.add(now["bytes"])
     assert min(seen) == STEP
     assert len(seen) <= 3
+
+
+async def test_engines_that_do_not_take_their_limits_are_named_once_that_has_lasted() -> None:
+    w = world("Manual")
+    w.source.set(*busy("a", "b"))
+    await w.lead()
+    await w.looks(2)
+    for name in "ab":
+        key = Key("team", f"pool-{name}")
+        stored = w.store.get(INSTANCES, key)
+        assert stored is not None
+        enforced = stored["spec"]["preInfer"] if name == "a" else {"slots": 4, "bytes": 1}
+        agent = {"reachable": True, "intentGeneration": stored["metadata"]["generation"]}
+        w.kube.report(INSTANCES, key, agent=agent, preInfer=enforced)
+    await w.looks(3)
+    assert w.condition("PreInferenceScaled") == ("True", "NotManaged")
+    await w.looks(3)
+    assert w.condition("PreInferenceScaled") == ("False", "NotEnforced")
+    assert "1 of 2 engines do not have them: pool-b" in w.message("PreInferenceScaled")
+    b = Key("team", "pool-b")
+    w.kube.report(INSTANCES, b, preInfer=w.capacity("b"))
+    await w.looks(2)
+    assert w.condition("PreInferenceScaled") == ("True", "NotManaged")
