@@ -81,6 +81,15 @@ def hstu_l20() -> Row:
     )
 
 
+def hstu_l20_across_batches() -> dict[int, float]:
+    """Largest error on the bars of one batch size when only those of the other were fitted on."""
+    table = load_table("hstu_l20")
+    sizes = np.array(table.numbers("batch"))
+    features = service_features(load_accelerator("l20"), HSTU_PUBLISHED, hstu_batches(table))
+    left_out = fit(features, table.numbers("published_ms"), search=SERIAL_SEARCH, groups=sizes.tolist()).left_out
+    return {int(size): float(np.abs(left_out[sizes == size]).max()) for size in np.unique(sizes)}
+
+
 def hstu_b200() -> Row:
     """HSTU on a device like B200: the bars without cache; the others show no cost of a cached prefix."""
     whole, device = load_table("hstu_b200"), load_accelerator("b200_like")
