@@ -57,6 +57,7 @@ def test_capacity_in_the_spec_is_enforced_by_the_engine_and_stands_in_the_status
     fleet.apply_pool("pool", pair)
     fleet.start(pair)
     fleet.wait_for_condition("grservingpool/pool", "Ready")
+    fleet.patch("grinstances", "pool-i0", {"preInfer": {"slots": 3, "bytes": 64 << 20}})  # its own loop may soon correct it
 
     def arrived() -> bool:
         instance, limits = fleet.instance("pool-i0"), httpx.get(f"{pair.agent_url}/agent/v1/status").json().get("limits") or {}
