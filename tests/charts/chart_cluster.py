@@ -108,7 +108,7 @@ class Cluster:
         return [each["kind"] for each in self.get("hbmp,rtp,pip", "-n", SYSTEM)["items"]]
 
 
-def wait_for(look: Callable[[], Any], *, seconds: float = 40, says: Callable[[], str] = lambda: "") -> Any:
+def wait_for(look: Callable[[], Any], *, seconds: float = 90, says: Callable[[], str] = lambda: "") -> Any:
     """Poll until the look returns something true."""
     deadline = time.monotonic() + seconds
     while not (found := look()):
