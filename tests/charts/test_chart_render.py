@@ -209,7 +209,7 @@ def test_a_digest_wins_over_the_tag_and_the_tag_over_the_version_of_the_chart(he
         return str(deployment["spec"]["template"]["spec"]["containers"][0]["image"])
 
     digest = "sha256:" + "0" * 64
-    assert image() == "grfleet/operator:0.1.0"
+    assert image() == "grfleet/operator:0.2.0"
     assert image("--set", "image.tag=1.2") == "grfleet/operator:1.2"
     assert image("--set", "image.tag=1.2", "--set", f"image.digest={digest}") == f"grfleet/operator@{digest}"
 
@@ -285,7 +285,7 @@ def test_the_operator_may_reach_the_prometheus_that_it_is_told_to_ask(helm: Helm
 
 def test_the_operator_knows_the_image_of_the_agent_or_that_there_is_none(helm: Helm) -> None:
     digest = "sha256:" + "0" * 64
-    assert variables(helm.render()) == {AGENT_IMAGE: "grfleet/agent:0.1.0", "GRFLEET_AGENT_PULL_POLICY": "IfNotPresent"}
+    assert variables(helm.render()) == {AGENT_IMAGE: "grfleet/agent:0.2.0", "GRFLEET_AGENT_PULL_POLICY": "IfNotPresent"}
     assert variables(helm.render("--set", "agent.image.tag=1.2"))[AGENT_IMAGE] == "grfleet/agent:1.2"
     said = variables(helm.render("--set", f"agent.image.digest={digest},agent.image.pullPolicy=Never"))
     assert said == {AGENT_IMAGE: f"grfleet/agent@{digest}", "GRFLEET_AGENT_PULL_POLICY": "Never"}
