@@ -13,7 +13,7 @@ from e2e_release import Object, eventually
 
 _CLIENT = Path(__file__).resolve().with_name("traffic_client.py")
 _NAME = "traffic"
-PER_SECOND = 40
+PER_SECOND = 30
 
 
 @dataclass(frozen=True)
