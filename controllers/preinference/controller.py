@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from controllers.metrics_source.agents import Statuses
 from controllers.metrics_source.choose import source_for
-from controllers.metrics_source.port import MetricsSource, PoolName
+from controllers.metrics_source.port import MetricsSource, PoolName, SourceState
 from controllers.pace import WriteTimes
 from controllers.parsed import ParsedObjects
 from controllers.preinference.decide import decide, rest_left
@@ -42,6 +42,10 @@ class PreInferenceLoop:
         """Begin a term of leadership with what is in force, and without memories of an earlier one."""
         self._memories.clear()
         self._looked.clear()
+        for state in SourceState:
+            ctx.metrics.measure_seconds.labels(
+                state.value
+            )  # known from the start, so that rates are right from the first doubt on
         self._source = self._source or source_for(ctx.settings, statuses=self._statuses, clock=ctx.clock)
 
     async def reconcile(self, key: Key, ctx: Context) -> Result | None:
@@ -67,8 +71,11 @@ class PreInferenceLoop:
 
     async def _observe(self, seen: PoolSeen, key: Key, ctx: Context) -> Observation:
         assert self._source is not None, "the runtime calls start first"
+        began_s = ctx.clock.monotonic()
         metrics = await measure(seen, self._source)
         now_s = ctx.clock.monotonic()
+        if metrics.instances:
+            ctx.metrics.measure_seconds.labels(metrics.state.value).observe(now_s - began_s)
         return Observation(
             pool=seen.pool,
             stored=seen.stored,

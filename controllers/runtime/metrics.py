@@ -76,6 +76,9 @@ class Metrics:
         )
         self.events_posted = counter("grfleet_events_total", "Events by outcome.", "outcome")
         self.agent_calls = counter("grfleet_agent_calls_total", "Calls of the operator to agents by outcome.", "call", "outcome")
+        self.measure_seconds = histogram(
+            "grfleet_measure_seconds", "How long it took to measure a pool, by what was found.", "state"
+        )
 
     def prepare_controller(self, controller: str, workers: int) -> None:
         """Create all series of one controller with 0, so that rates are right from the first failure on."""

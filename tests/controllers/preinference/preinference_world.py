@@ -21,6 +21,7 @@ from controllers.runtime.conditions import conditions_of, find_condition
 from controllers.runtime.controller import Result
 from controllers.runtime.errors import Conflict
 from controllers.runtime.loop import Context
+from controllers.runtime.metrics import Metrics
 from controllers.runtime.resources import INSTANCES, POOLS, PRE_INFERENCE_POLICIES, Key, Object, ResourceType, key_of
 from controllers.runtime.settings import Settings
 from controllers.runtime.store import Store
@@ -242,7 +243,7 @@ class World:
     def __init__(self, stored: dict[str, Any], *instances: dict[str, Any]) -> None:
         self.store = Store((POOLS, INSTANCES, PRE_INFERENCE_POLICIES))
         self.clock, self.source = FakeClock(), FakeSource()
-        self.kube = FakeKube(self.store)
+        self.kube, self.metrics = FakeKube(self.store), Metrics()
         self.posted: list[str] = []
         self.key = key_of(stored)
         self.store.upsert(POOLS, stored)
@@ -261,6 +262,7 @@ class World:
                 clock=self.clock,
                 events=events,
                 rng=random.Random(7),
+                metrics=self.metrics,
                 settings=Settings(operator_namespace="grfleet-system"),
             ),
         )
