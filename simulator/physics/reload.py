@@ -32,11 +32,12 @@ class Choice:
         return abs(self.recompute_ms - self.reload_ms)
 
 
-def overlapped_ms(*, load_ms: float, compute_ms: float, layers: int, early_ms: float = 0.0) -> float:
-    """Time until a request is computed whose state arrives layer by layer while it computes.
+def stall_ms(*, load_ms: float, compute_ms: float, layers: int, early_ms: float = 0.0) -> float:
+    """Time that a request waits for state that arrives layer by layer while it computes.
 
-    load / L - early + max(load, compute) (L - 1) / L + compute / L, where `early_ms` of loading passed before compute could start
-    (at most one layer's worth helps the first layer). One layer is loading everything first.
+    max(0, load / L - early) + max(0, load - compute) (L - 1) / L: the first layer has to be waited for, but for the `early_ms`
+    that loading ran before compute could start (the model lets it help the first layer only); after that the slower of the two
+    sets the pace. One layer is loading everything first.
 
     Raises
     ------
@@ -45,15 +46,14 @@ def overlapped_ms(*, load_ms: float, compute_ms: float, layers: int, early_ms: f
     """
     if min(load_ms, compute_ms, early_ms) < 0 or layers < 1:
         raise ValueError(f"load_ms, compute_ms, early_ms, layers: {load_ms}, {compute_ms}, {early_ms}, {layers} are impossible")
-    first = max(0.0, load_ms / layers - early_ms)
-    return first + max(load_ms, compute_ms) * (layers - 1) / layers + compute_ms / layers
+    return max(0.0, load_ms / layers - early_ms) + max(0.0, load_ms - compute_ms) * (layers - 1) / layers
 
 
 def hidden_share(*, load_ms: float, compute_ms: float, layers: int, early_ms: float = 0.0) -> float:
-    """Share of the load that computing hides: 1 - (overlapped - compute) / load."""
-    if load_ms <= 0:
+    """Share of the load that computing hides; 1 when there is nothing to load."""
+    if load_ms == 0:
         return 1.0
-    return 1.0 - (overlapped_ms(load_ms=load_ms, compute_ms=compute_ms, layers=layers, early_ms=early_ms) - compute_ms) / load_ms
+    return 1.0 - stall_ms(load_ms=load_ms, compute_ms=compute_ms, layers=layers, early_ms=early_ms) / load_ms
 
 
 def recompute_or_reload(
@@ -106,11 +106,12 @@ def recompute_or_reload(
     )
     moving = byte_count / link.bytes_per_ms(Direction.TO_DEVICE, duplex=duplex)
     before = wait_ms + link.fixed_ms(Direction.TO_DEVICE)
+    left_early = max(0.0, early_ms - before)
     if layerwise:
-        through = overlapped_ms(load_ms=moving, compute_ms=rest, layers=law.shape.layers, early_ms=max(0.0, early_ms - before))
+        stall = stall_ms(load_ms=moving, compute_ms=rest, layers=law.shape.layers, early_ms=left_early)
     else:
-        through = max(0.0, moving - max(0.0, early_ms - before)) + rest
-    reload = max(0.0, before - early_ms) + through
+        stall = max(0.0, moving - left_early)
+    reload = max(0.0, before - early_ms) + stall + rest
     return Choice(action=Action.RELOAD if reload <= recompute else Action.RECOMPUTE, recompute_ms=recompute, reload_ms=reload)
 
 

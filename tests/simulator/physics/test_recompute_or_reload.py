@@ -3,12 +3,12 @@
 import dataclasses
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from simulator.physics.accelerator import AcceleratorProfile, load_accelerator
 from simulator.physics.model_shape import GATED_DELTANET, HSTU_PUBLISHED, QWEN3_1_7B
-from simulator.physics.reload import Action, break_even_tokens, hidden_share, overlapped_ms, recompute_or_reload
+from simulator.physics.reload import Action, break_even_tokens, hidden_share, recompute_or_reload, stall_ms
 from simulator.physics.service import ServiceLaw, Work
 from simulator.physics.transfer import load_transfer, native_transfer
 
@@ -107,14 +107,23 @@ def test_embedding_lookups_of_a_recompute_tip_the_balance() -> None:
     assert dear.action is Action.RELOAD
 
 
+@example(2.8e-85, 8.3e-54, 6, 0.0)  # a load that vanishes beside compute
 @given(st.floats(0, 1000), st.floats(0, 1000), st.integers(1, 100), st.floats(0, 1000))
-def test_overlapping_is_never_slower_than_one_after_the_other_nor_faster_than_either(
+def test_a_stall_is_never_longer_than_the_load_nor_shorter_than_what_compute_cannot_hide(
     load_ms: float, compute_ms: float, layers: int, early_ms: float
 ) -> None:
-    took = overlapped_ms(load_ms=load_ms, compute_ms=compute_ms, layers=layers)
-    assert max(load_ms, compute_ms) - 1e-9 <= took <= load_ms + compute_ms + 1e-9
-    assert overlapped_ms(load_ms=load_ms, compute_ms=compute_ms, layers=layers, early_ms=early_ms) <= took
-    assert -1e-9 <= hidden_share(load_ms=load_ms, compute_ms=compute_ms, layers=layers) <= 1 + 1e-9
+    stall = stall_ms(load_ms=load_ms, compute_ms=compute_ms, layers=layers)
+    assert load_ms - compute_ms - 1e-9 <= stall <= load_ms * (1 + 1e-12)
+    assert 0 <= stall_ms(load_ms=load_ms, compute_ms=compute_ms, layers=layers, early_ms=early_ms) <= stall
+    assert -1e-9 <= hidden_share(load_ms=load_ms, compute_ms=compute_ms, layers=layers) <= 1
+
+
+def test_loading_that_hides_nothing_of_one_layer_hides_all_but_one_of_many() -> None:
+    assert hidden_share(load_ms=10, compute_ms=10, layers=1) == 0
+    assert hidden_share(load_ms=10, compute_ms=10, layers=8) == pytest.approx(7 / 8)
+    assert hidden_share(load_ms=10, compute_ms=10, layers=8, early_ms=10 / 8) == 1
+    with pytest.raises(ValueError, match="impossible"):
+        stall_ms(load_ms=-1, compute_ms=1, layers=1)
 
 
 def test_more_on_the_host_than_history_or_less_than_in_hbm_is_refused() -> None:
