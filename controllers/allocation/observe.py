@@ -69,7 +69,10 @@ class Observation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolView:
-    """A pool, the policy it names, its instances, and the ages of the last status writes of this loop, newest first."""
+    """A pool, the policy it names, its instances, and the ages of the last status writes of this loop, newest first.
+
+    Instances that leave are not among them, unless all do: their end would else look like trouble of the pool.
+    """
 
     pool: GRServingPool
     stored: Object
@@ -147,11 +150,12 @@ def observe_pool(ctx: Context, key: Key, parsed: ParsedObjects, *, write_ages: t
         return None
     try:
         pool = parsed.read(GRServingPool, stored)
-        instances = tuple((each, parsed.read(GRInstance, each)) for each in ctx.store.owned_by(INSTANCES, stored))
+        everybody = tuple((each, parsed.read(GRInstance, each)) for each in ctx.store.owned_by(INSTANCES, stored))
     except ValidationError as error:
         raise Terminal("InvalidSpec", f"pool {key} or an instance of it cannot be read: {explain_invalid(error)}") from error
     policy = policy_of(ctx.store, pool, operator_namespace=ctx.settings.operator_namespace)
-    return PoolView(pool=pool, stored=stored, policy=policy, instances=instances, write_ages=write_ages)
+    staying = tuple((each, instance) for each, instance in everybody if instance.spec.drain is None)
+    return PoolView(pool=pool, stored=stored, policy=policy, instances=staying or everybody, write_ages=write_ages)
 
 
 def policy_of(store: Store, pool: GRServingPool, *, operator_namespace: str) -> Lookup[HBMPolicySpec]:

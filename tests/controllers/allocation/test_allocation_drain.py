@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -19,10 +20,11 @@ from controllers.allocation.controller import AllocationLoop
 from controllers.allocation.decide import decide
 from controllers.allocation.drained import QUIET_SECONDS, is_finishing
 from controllers.allocation.intent import intent_for, pushed_spec
-from controllers.allocation.observe import BY_UID, Observation, _still_routed, uid_index
+from controllers.allocation.observe import BY_UID, Observation, _still_routed, observe_pool, uid_index
 from controllers.allocation.report import status_of
 from controllers.allocation.sightings import Answered, Silent, problem_of
 from controllers.lookup import Found
+from controllers.parsed import ParsedObjects
 from controllers.runtime.conditions import find_condition
 from controllers.runtime.resources import HBM_POLICIES, INSTANCES, POOLS, ROUTING_TABLES, Key
 from controllers.runtime.store import EventType, Store, WatchEvent
@@ -201,6 +203,21 @@ def test_a_table_of_others_that_still_names_it_keeps_an_instance_from_being_drai
     event = WatchEvent(EventType.MODIFIED, ROUTING_TABLES, Key("team", "pool"), table_of(*rows))
     woken = AllocationLoop(None, None, None).keys_for(event, store)  # type: ignore[arg-type]  # it only looks into the store
     assert {key.name for key in woken} == ({"pool-a", "pool-b"} if others_drain else {"pool-a"})
+
+
+@pytest.mark.parametrize(("drains", "counted"), [("", ["pool-a", "pool-b"]), ("a", ["pool-b"]), ("ab", ["pool-a", "pool-b"])])
+def test_who_leaves_says_nothing_about_its_pool_unless_all_do(drains: str, counted: list[str]) -> None:
+    store, pool = Store([INSTANCES, POOLS, HBM_POLICIES, ROUTING_TABLES]), pool_object()
+    store.upsert(POOLS, pool)
+    for name in "ab":
+        made = instance_object(f"pool-{name}", pool)
+        if name in drains:
+            made["spec"]["drain"] = DRAIN
+        store.upsert(INSTANCES, made)
+    ctx: Any = SimpleNamespace(store=store, settings=SimpleNamespace(operator_namespace="ops"))
+    view = observe_pool(ctx, Key("team", "pool"), ParsedObjects(), write_ages=())
+    assert view is not None
+    assert [instance.metadata.name for _, instance in view.instances] == counted
 
 
 # -- what is in force ---------------------------------------------------------------------------------------------------------
