@@ -107,6 +107,12 @@ def needed(load: InstanceLoad) -> tuple[tuple[str, Measurement], ...]:
     )
 
 
+def lacks(load: InstanceLoad) -> bool:
+    """Whether a quantity that decisions need is missing, and none is worse than missing."""
+    doubts = {doubt_of(value) for _, value in needed(load)} - {None}
+    return doubts == {Doubt.MISSING}
+
+
 def summarize(instances: Sequence[InstanceLoad], *, window_s: float, message: str = "") -> PoolMetrics:
     """Make the answer for a source that could be reached; `message` is put before what is found wrong."""
     doubtful: list[tuple[InstanceLoad, str, Doubt]] = []

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 
+from msgspec import structs
 from pydantic import ValidationError
 
 from controllers.lookup import Lookup, find_policy
-from controllers.metrics_source.port import InstanceName, MetricsSource, PoolMetrics, PoolName, summarize
+from controllers.metrics_source.port import InstanceName, MetricsSource, PoolMetrics, PoolName, SourceState, lacks, summarize
 from controllers.parsed import ParsedObjects
 from controllers.preinference.steady import Steady
 from controllers.runtime.conditions import conditions_of, find_condition
@@ -16,6 +18,9 @@ from controllers.runtime.loop import Context
 from controllers.runtime.resources import INSTANCES, POOLS, PRE_INFERENCE_POLICIES, Key, Object, key_of
 from crds import GRInstance, GRServingPool, PreInferencePolicy, PreInferencePolicySpec, explain_invalid
 from policies.preinference.capacity import CapacityHistory
+
+NEW_SECONDS = 60.0
+"""So long after it became ready an instance is new: agents are asked each ten seconds, targets scraped each fifteen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +31,8 @@ class InstanceSeen:
     ----------
     ready
         Engine and agent answer.
+    new
+        It became ready a moment ago: that its rates are missing says nothing yet.
     leaving
         It drains or is being deleted: its load is about to be the others'.
     """
@@ -34,6 +41,7 @@ class InstanceSeen:
     model: GRInstance
     ready: bool
     leaving: bool
+    new: bool = False
 
     @property
     def name(self) -> str:
@@ -122,21 +130,30 @@ def see(ctx: Context, key: Key, *, parsed: ParsedObjects) -> PoolSeen | None:
         return None
     try:
         pool = parsed.read(GRServingPool, stored)
-        instances = tuple(_instance(each, parsed) for each in ctx.store.owned_by(INSTANCES, stored))
+        instances = tuple(_instance(each, parsed, ctx.clock.now()) for each in ctx.store.owned_by(INSTANCES, stored))
     except ValidationError as error:
         raise Terminal("InvalidSpec", f"pool {key} or an instance of it cannot be read: {explain_invalid(error)}") from error
     return PoolSeen(pool=pool, stored=stored, policy=policy_of(ctx, pool), instances=instances)
 
 
 async def measure(seen: PoolSeen, source: MetricsSource) -> PoolMetrics:
-    """Ask the source for the instances that stay; a pool without any asks nobody."""
+    """Ask the source for the instances that stay; a pool without any asks nobody.
+
+    A rate needs two samples, so an instance that has just become ready and lacks one counts as not ready yet: it neither puts the
+    pool in doubt nor is a reason to shrink.
+    """
     names = [
         InstanceName(name=each.name, uid=each.model.metadata.uid, ready=each.ready) for each in seen.instances if not each.leaving
     ]
     where = key_of(seen.stored)
     if not names:
         return summarize([], window_s=0.0)
-    return await source.read(PoolName(namespace=where.namespace, name=where.name), names)
+    found = await source.read(PoolName(namespace=where.namespace, name=where.name), names)
+    new = {each.name for each in seen.instances if each.new}
+    if not new or found.doubt is None or found.state is SourceState.UNREACHABLE:
+        return found
+    loads = [structs.replace(load, ready=load.ready and not (load.name in new and lacks(load))) for load in found.instances]
+    return summarize(loads, window_s=found.window_s)
 
 
 def policy_of(ctx: Context, pool: GRServingPool) -> Lookup[PreInferencePolicySpec]:
@@ -151,12 +168,21 @@ def policy_of(ctx: Context, pool: GRServingPool) -> Lookup[PreInferencePolicySpe
     )
 
 
-def _instance(stored: Object, parsed: ParsedObjects) -> InstanceSeen:
+def _instance(stored: Object, parsed: ParsedObjects, now: datetime) -> InstanceSeen:
     model = parsed.read(GRInstance, stored)
     ready = find_condition(conditions_of(stored), "Ready") or {}
     return InstanceSeen(
         stored=stored,
         model=model,
         ready=ready.get("status") == "True",
+        new=abs((now - _moment(ready.get("lastTransitionTime"), now)).total_seconds()) < NEW_SECONDS,
         leaving=model.spec.drain is not None or bool(stored["metadata"].get("deletionTimestamp")),
     )
+
+
+def _moment(text: str | None, now: datetime) -> datetime:
+    """A stamp of the API; one that cannot be read counts as now."""
+    try:
+        return datetime.fromisoformat(text or "")
+    except ValueError:
+        return now

@@ -26,7 +26,7 @@ WORD_SECONDS = 12.0
 NUMBER_SECONDS = 60.0
 """The same for a number that has moved by one, or has gone, and for the details of a doubt."""
 FIRST_SECONDS = 60.0
-"""So long after the first look missing measurements are no news: rates need two samples."""
+"""So long after the first look missing measurements, and missing instances, are no news: rates need two samples."""
 TYPES = ("MetricsFresh", "PreInferenceScaled")
 MEASURED = frozenset({"AtTarget", "Stabilizing", "NotManaged", "NotEnforced", "LimitReached", "HoldingStale"})
 """Reasons that follow from measurements alone."""
@@ -71,8 +71,7 @@ def report(seen: Observation, held: Condition | None, decided: Decided | None, s
 def _fresh(seen: Observation, before: Sequence[Mapping[str, Any]], steady: Steady) -> tuple[Condition | None, Steady]:
     """MetricsFresh; the word that stands while a new one has not lasted, None where there is none yet."""
     old, new = _standing(before, "MetricsFresh"), fresh(seen)
-    young = seen.now_s - seen.memory.since_s < FIRST_SECONDS
-    if new.status == "False" and young and _merely_missing(seen):
+    if new.status != "True" and _no_news(seen):
         return old, steady
     if old is None or new.status == "Unknown" or old.status == "Unknown":
         return new, steady.without("MetricsFresh", "doubt")
@@ -89,8 +88,7 @@ def _scaled(
 ) -> tuple[Condition | None, Steady]:
     """PreInferenceScaled; what follows from measurements alone must last before it replaces another such word."""
     old, new = _standing(before, "PreInferenceScaled"), scaled(seen, decided)
-    young = seen.now_s - seen.memory.since_s < FIRST_SECONDS
-    if new.reason == "HoldingStale" and young and _merely_missing(seen):
+    if new.reason in ("HoldingStale", "NoInstances") and _no_news(seen):
         return old, steady
     slow = new.reason == "NotEnforced"  # a split has to shrink before prefixes get its bytes
     if old is None or not (new.reason in MEASURED and old.reason in (MEASURED | MOVING if slow else MEASURED)):
@@ -103,8 +101,10 @@ def _scaled(
     return (new if message == new.message else old), steady
 
 
-def _merely_missing(seen: Observation) -> bool:
-    return seen.metrics.doubt is Doubt.MISSING and seen.metrics.state is not SourceState.UNREACHABLE
+def _no_news(seen: Observation) -> bool:
+    """Whether something is missing that will come by itself: the pool, or this leader, has just begun."""
+    young = seen.now_s - seen.memory.since_s < FIRST_SECONDS
+    return young and seen.metrics.doubt is Doubt.MISSING and seen.metrics.state is not SourceState.UNREACHABLE
 
 
 def _standing(before: Sequence[Mapping[str, Any]], type_: str) -> Condition | None:

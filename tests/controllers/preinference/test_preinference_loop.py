@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from preinference_world import STEP, World, instance, load, pool
+from preinference_world import READY, STEP, World, instance, load, pool
 
 from controllers.metrics_source.port import InstanceName, unreachable
 from controllers.preinference.decide import REST_SECONDS
@@ -359,3 +359,37 @@ async def test_engines_that_do_not_take_their_limits_are_named_once_that_has_las
     w.kube.report(INSTANCES, b, preInfer=w.capacity("b"))
     await w.looks(2)
     assert w.condition("PreInferenceScaled") == ("True", "NotManaged")
+
+
+async def test_a_pool_whose_instances_come_a_moment_after_it_is_not_said_to_have_none() -> None:
+    stored = pool("Manual")
+    w = World(stored)
+    await w.lead()
+    await w.looks(2)
+    assert w.writes == 0
+    for name in "ab":
+        w.store.upsert(INSTANCES, instance(name, stored))
+    w.source.set(load("a"), load("b"))
+    await w.looks(2)
+    assert w.condition("MetricsFresh") == ("True", "Fresh")
+    assert len(w.kube.applied) == 1
+
+
+async def test_a_pool_that_stays_without_instances_says_so() -> None:
+    w = World(pool("Manual"))
+    await w.lead()
+    await w.looks(6)
+    assert w.condition("PreInferenceScaled") == ("Unknown", "NoInstances")
+
+
+async def test_an_instance_that_has_just_become_ready_puts_nobody_in_doubt() -> None:
+    w = world("PreInference", "a", "b", "c")
+    w.source.set(*busy("a", "b"))
+    for name, since in (("a", "2025-12-31T00:00:00Z"), ("b", "2025-12-31T00:00:00Z"), ("c", "2026-01-01T00:05:00Z")):
+        w.kube.report(INSTANCES, Key("team", f"pool-{name}"), conditions=[{**READY, "lastTransitionTime": since}])
+    await w.lead()
+    await w.clock.advance(300.0)
+    await w.looks(3)
+    assert w.condition("MetricsFresh") == ("True", "Fresh")
+    await w.looks(4)
+    assert w.condition("MetricsFresh") == ("False", "Missing"), "a minute is long enough"
