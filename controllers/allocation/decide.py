@@ -7,10 +7,11 @@ here: an agent that does not answer goes on with what it has.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from controllers.allocation.drained import is_finishing
 from controllers.allocation.intent import pushed_spec, wanted_intent
 from controllers.allocation.observe import Observation
 from controllers.allocation.report import status_of
@@ -38,17 +39,28 @@ class Push:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to carry out; None everywhere means that all is as it should be."""
+    """What to carry out; None everywhere means that all is as it should be.
+
+    Attributes
+    ----------
+    finishing
+        The instance drains and its agent is to be asked again soon.
+    """
 
     intent: Mapping[str, Any] | None = None
     push: Push | None = None
     status: Mapping[str, Any] | None = None
     announce: tuple[Announcement, ...] = ()
     requeue_after: float | None = None
+    finishing: bool = False
 
 
 def decide(seen: Observation, now: datetime) -> Plan:
     """Choose for what was seen."""
+    return replace(_choose(seen, now), finishing=is_finishing(seen))
+
+
+def _choose(seen: Observation, now: datetime) -> Plan:
     wanted = wanted_intent(seen.pool, seen.instance, seen.stored_intent, seen.policy)
     if wanted is not None and wanted != seen.stored_intent:
         return Plan(intent=wanted)  # the write brings us back with the new generation

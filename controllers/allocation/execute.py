@@ -13,7 +13,6 @@ from contract import signing
 from contract.agent import Intent, IntentAnswer, IntentStatus
 from controllers.allocation.agents import Agents
 from controllers.allocation.decide import Plan, Push
-from controllers.allocation.drained import is_finishing
 from controllers.allocation.memory import Memory, Pushed, Refusal
 from controllers.allocation.observe import Observation
 from controllers.allocation.rollup import RollupPlan
@@ -48,7 +47,7 @@ async def execute(plan: Plan, seen: Observation, agents: Agents, memory: Memory,
         memory.pushed(key, await _push(seen, plan.push, agents, signing_key, ctx))
     elif seen.push_age is not None and seen.push_age < FOLLOW_UP_SECONDS:
         agents.hurry(seen.instance.metadata.uid, seconds=FOLLOW_UP_SECONDS)
-    if is_finishing(seen):
+    if plan.finishing:
         agents.hurry(seen.instance.metadata.uid, seconds=DRAIN_SECONDS)
 
 
