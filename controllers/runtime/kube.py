@@ -20,8 +20,9 @@ from kubernetes.aio import client as kubernetes_client
 from controllers.runtime.clock import Clock
 from controllers.runtime.errors import Expired, Gone, NotLeader, Transient
 from controllers.runtime.kube_errors import classify, from_network
-from controllers.runtime.resources import Key, Object, ResourceType, key_of
+from controllers.runtime.resources import Key, Object, ResourceType, identity, key_of
 from controllers.runtime.ssa import already_applied
+from crds.types import GROUP
 
 JSON = "application/json"
 APPLY = "application/apply-patch+yaml"
@@ -253,6 +254,10 @@ class HttpKubeApi:
         """See :class:`KubeApi`."""
         if current is not None and current.get("spec", {}).get("replicas") == replicas:
             return current
+        if resource.group != GROUP:  # only an apply takes the field over from whoever applied it with the object
+            scale = ResourceType("autoscaling", "v1", resource.plural, "Scale")
+            applied = {**identity(scale, key), "spec": {"replicas": replicas}}
+            return await self._apply(resource, _with_guards(applied, resource_version, None), "scale", field_manager, True)
         # A merge patch: the API server cannot apply to the scale of a custom resource. Repeating it is safe, it names the number.
         guard = {"metadata": {"resourceVersion": resource_version}} if resource_version else {}
         body = {**guard, "spec": {"replicas": replicas}}

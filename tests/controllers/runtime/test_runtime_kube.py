@@ -14,7 +14,7 @@ from controllers.runtime import errors
 from controllers.runtime.clock import FakeClock
 from controllers.runtime.kube import HttpKubeApi, list_all
 from controllers.runtime.kube_errors import classify
-from controllers.runtime.resources import CONFIG_MAPS, INSTANCES, POOLS, Key, ResourceType, identity
+from controllers.runtime.resources import CONFIG_MAPS, DEPLOYMENTS, INSTANCES, POOLS, Key, ResourceType, identity
 from controllers.runtime.ssa import already_applied
 
 KEY = Key("ns", "pool")
@@ -185,6 +185,17 @@ async def test_paths_and_content_types_are_the_api_s() -> None:
         ("PATCH", f"{root}/pool/status?fieldManager=m&force=false", "application/apply-patch+yaml"),
         ("PATCH", f"{root}/pool/scale?fieldManager=m", "application/merge-patch+json"),
         ("GET", f"{root}/..%2Fevil", "application/json"),
+    ]
+
+
+async def test_a_scale_is_applied_where_that_is_possible_because_only_an_apply_takes_the_field_over() -> None:
+    script = Script(OK, OK)
+    kube, _ = port(script)
+    await kube.apply_scale(DEPLOYMENTS, KEY, 2, field_manager="m", resource_version="7")
+    await kube.apply_scale(POOLS, KEY, 2, field_manager="m", resource_version="7")
+    assert [(path.rsplit("/", 2)[-2:], content) for _, path, content in script.sent] == [
+        (["pool", "scale?fieldManager=m&force=true"], "application/apply-patch+yaml"),
+        (["pool", "scale?fieldManager=m"], "application/merge-patch+json"),
     ]
 
 
