@@ -4,7 +4,7 @@ Every law here is linear in its constants (one aside, which is searched), so a f
 weights. Leave-one-out repeats it without each point, or without each group of points, and predicts what was left out.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from simulator.physics.accelerator import AcceleratorProfile
 from simulator.physics.model_shape import ModelShape
-from simulator.physics.published import Table
+from simulator.physics.published import Cell, Table
 from simulator.physics.service import ServiceLaw, Work
 
 Floats = NDArray[np.float64]
@@ -40,26 +40,15 @@ class Fit:
     left_out: Floats
 
 
-def solve(features: Floats, published: Floats) -> Floats:
-    """Constants that minimise the sum of squared relative errors.
-
-    Parameters
-    ----------
-    features : array, shape (points, constants)
-    published : array, shape (points,)
-    """
-    scaled = features / published[:, None]
-    return np.asarray(np.linalg.lstsq(scaled, np.ones_like(published), rcond=None)[0], dtype=np.float64)
-
-
 def fit(
     features: Callable[[float], Floats],
     published: Sequence[float],
     *,
+    known: Sequence[float] | None = None,
     search: Sequence[float] = (),
     groups: Sequence[object] | None = None,
 ) -> Fit:
-    """Fit a law and cross-validate it.
+    """Fit a law and cross-validate it: prediction = features @ constants + known, smallest sum of squared relative errors.
 
     Parameters
     ----------
@@ -67,34 +56,37 @@ def fit(
         The points' features, shape (points, constants), for one value of the searched constant (0.0 when there is none).
     published : sequence of float
         What was measured.
+    known : sequence of float, optional
+        Part of each prediction that is not fitted here; zero when absent.
     search : sequence of float
         Values of the searched constant to try; it is chosen anew whenever points are left out.
     groups : sequence, optional
         Points with equal labels are left out together; each point alone when absent.
     """
     target = np.asarray(published, dtype=np.float64)
-    designs = {value: features(value) for value in (search or (0.0,))}
+    rest = np.ones_like(target) if known is None else 1.0 - np.asarray(known, dtype=np.float64) / target
+    designs = {value: features(value) / target[:, None] for value in (search or (0.0,))}
     labels = list(range(len(target))) if groups is None else list(groups)
-    constants, chosen = _best(designs, target, np.ones(len(target), dtype=bool))
+    constants, chosen = _best(designs, rest, np.ones(len(target), dtype=bool))
     left_out = np.empty_like(target)
     for label in dict.fromkeys(labels):
         mine = np.array([other == label for other in labels])
-        others, value = _best(designs, target, ~mine)
-        left_out[mine] = designs[value][mine] @ others / target[mine] - 1.0
+        others, value = _best(designs, rest, ~mine)
+        left_out[mine] = designs[value][mine] @ others - rest[mine]
     return Fit(
         constants=constants,
         searched=chosen if search else None,
-        errors=designs[chosen] @ constants / target - 1.0,
+        errors=designs[chosen] @ constants - rest,
         left_out=left_out,
     )
 
 
-def _best(designs: dict[float, Floats], target: Floats, keep: NDArray[np.bool_]) -> tuple[Floats, float]:
-    """Solve for each searched value and keep the one with the smallest squared relative error on the points kept."""
+def _best(designs: dict[float, Floats], rest: Floats, keep: NDArray[np.bool_]) -> tuple[Floats, float]:
+    """Solve for each searched value and keep the one with the smallest squared error on the points kept."""
     best: tuple[float, float, Floats] | None = None
     for value, design in designs.items():
-        constants = solve(design[keep], target[keep])
-        loss = float(np.sum((design[keep] @ constants / target[keep] - 1.0) ** 2))
+        constants = np.asarray(np.linalg.lstsq(design[keep], rest[keep], rcond=None)[0], dtype=np.float64)
+        loss = float(np.sum((design[keep] @ constants - rest[keep]) ** 2))
         if best is None or loss < best[0]:
             best = (loss, value, constants)
     assert best is not None, "there is at least one value"
@@ -131,6 +123,15 @@ def hstu_batches(table: Table) -> list[list[Work]]:
             candidates=int(row["candidate_tokens"]),
         )
         for row in table.rows
+    ]
+
+
+def growing_histories(row: Mapping[str, Cell]) -> list[list[Work]]:
+    """The batches of a published pass in which each history grows by one step and finds what it had in the cache."""
+    batch, step, candidates = int(row["batch"]), int(row["step_tokens"]), int(row["candidate_tokens"])
+    return [
+        works_of(batch, history=step * turn, cached=step * (turn - 1), candidates=candidates)
+        for turn in range(1, int(row["batches"]) + 1)
     ]
 
 

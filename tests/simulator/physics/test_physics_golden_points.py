@@ -7,7 +7,16 @@ import re
 import pytest
 
 from simulator.physics.accelerator import load_accelerator
-from simulator.physics.fidelity import STACKS, decode_h100, hstu_l20, overlap, prefill_h100, rows, stress_h100
+from simulator.physics.fidelity import (
+    STACKS,
+    decode_h100,
+    hstu_l20,
+    hstu_l20_end_to_end,
+    overlap,
+    prefill_h100,
+    rows,
+    stress_h100,
+)
 from simulator.physics.fitting import works_of
 from simulator.physics.model_shape import HSTU_PUBLISHED, QWEN3_1_7B
 from simulator.physics.published import Table, load_table
@@ -48,6 +57,12 @@ def test_host_transfers_lie_within_ten_percent_of_every_published_point(stack: s
     assert len(table.rows) == 6
     for row in table.rows:
         near(cost.transfer_ms(Direction(row["direction"]), int(row["bytes"])), row["published_ms"], table, percent=10)
+
+
+def test_end_to_end_passes_on_l20_at_four_batch_sizes_lie_within_ten_percent() -> None:
+    row = hstu_l20_end_to_end()
+    assert [point["batch"] for point in row.table.rows] == [1, 2, 4, 8]
+    assert row.worst < 0.10, row.table.source
 
 
 def test_bursts_of_offloads_that_no_constant_was_fitted_on_lie_within_sixteen_percent() -> None:

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.physics.accelerator import known_accelerators, load_accelerator
+from simulator.physics.coefficients import service_coefficients
 from simulator.physics.model_shape import GATED_DELTANET, HSTU_PUBLISHED, QWEN3_1_7B
 from simulator.physics.service import ServiceLaw, Work
 
@@ -124,3 +125,14 @@ def test_linear_attention_costs_the_same_for_any_cached_history() -> None:
     law = ServiceLaw(accelerator=load_accelerator("h100"), shape=GATED_DELTANET)
     times = [law.compute_ms([Work(history_tokens=n + 64, cached_tokens=n, candidate_tokens=256)]) for n in (100, 1000, 100_000)]
     assert max(times) == min(times)
+
+
+@settings(max_examples=200, deadline=None)
+@given(laws, st.lists(works(), min_size=1, max_size=20))
+def test_the_coefficients_say_of_each_request_what_the_law_says(law: ServiceLaw, requests: list[Work]) -> None:
+    took = service_coefficients(law).request_ms(
+        history=[work.history_tokens for work in requests],
+        cached=[work.cached_tokens for work in requests],
+        candidates=[work.candidate_tokens for work in requests],
+    )
+    assert took == pytest.approx([law.compute_ms([work]) for work in requests], rel=1e-12)
