@@ -25,7 +25,7 @@ from simulator.physics.sourced import names_in
 from simulator.physics.transfer import Direction, load_transfer
 
 
-def cases(name: str) -> list[pytest.param]:
+def cases(name: str) -> list[object]:
     """One case a row: the table (with its source), the row, and an id of the row's own numbers."""
     table = load_table(name)
     return [pytest.param(table, row, id="-".join(str(cell) for cell in row.values())) for row in table.rows]
