@@ -1,7 +1,7 @@
 """Every command that the README and the pages beside it show is run, against a demonstration that was left running.
 
 Blocks marked `sh` are what a reader may type. `make` lines are checked to exist (they would run these very tests); everything
-else must exit with 0. docs/install.md, docs/contract.md, docs/agent.md, docs/scaling.md and docs/first-pool.md have tests of their own.
+else must exit with 0. The pages in TESTED_ELSEWHERE have tests of their own.
 """
 
 import json
@@ -20,7 +20,7 @@ from testbed.binaries import Binaries
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = ("README.md", "docs/develop.md", "docs/demo.md", "docs/cli.md")
-TESTED_ELSEWHERE = {"docs/install.md", "docs/contract.md", "docs/agent.md", "docs/first-pool.md", "docs/scaling.md"}
+TESTED_ELSEWHERE = {f"docs/{page}.md" for page in ("install", "contract", "agent", "first-pool", "pools", "scaling")}
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 

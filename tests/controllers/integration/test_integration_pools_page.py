@@ -1,0 +1,99 @@
+"""docs/pools.md says what is so: its objects are accepted, its commands run, its sidecar is ours, its reasons are all of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from integration_fleet import Fleet
+from integration_kubelet import Kubelet
+from runtime_operator import OperatorProcess
+
+from controllers.pool import sidecar
+from controllers.pool.workload import AgentImage, pod_template
+from controllers.runtime.resources import GATE
+from crds import GRServingPool, RoutingPolicySpec
+from crds.reasons import reasons_of
+from testbed.binaries import Binaries
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = (ROOT / "docs" / "pools.md").read_text()
+EXAMPLES = ROOT / "docs" / "examples"
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def example(name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((EXAMPLES / name).read_text()))
+
+
+def test_the_objects_on_the_page_are_the_examples() -> None:
+    shown = [body for label, body in BLOCKS if label == "yaml"]
+    assert shown == [(EXAMPLES / name).read_text() for name in ("managed-pool.yaml", "adopted-pods.yaml")]
+
+
+def test_the_sidecar_that_users_copy_is_the_one_that_managed_pools_get() -> None:
+    shown = example("adopted-pods.yaml")[0]["spec"]["template"]["spec"]
+    (agent,) = shown["initContainers"]
+    assert agent == sidecar.agent_container(agent["image"], pull_policy=agent["imagePullPolicy"], user={})
+    assert shown["volumes"] == sidecar.volumes()
+    (engine,) = shown["containers"]
+    drain = RoutingPolicySpec().drain.deadline_seconds
+    assert engine["volumeMounts"] == [sidecar.socket_mount()]
+    assert engine["lifecycle"]["preStop"] == sidecar.pre_stop(deadline_seconds=drain)
+    assert shown["readinessGates"] == [sidecar.readiness_gate()]
+    assert shown["terminationGracePeriodSeconds"] == drain + sidecar.MARGIN_SECONDS
+
+
+def test_what_is_added_to_a_template_is_named() -> None:
+    pool = GRServingPool.parse({**example("managed-pool.yaml")[0], "metadata": {"name": "ranker", "namespace": "feed"}})
+    managed = pool.spec.instances.managed
+    assert managed is not None
+    made = pod_template(pool, managed, agent=AgentImage(reference="agent:1"), drain_seconds=60)
+    added = {
+        *made["metadata"]["labels"],
+        *(volume["name"] for volume in made["spec"]["volumes"]),
+        *(container["name"] for container in made["spec"]["initContainers"]),
+        *(made["spec"].keys() - managed.template["spec"].keys()),
+        GATE,
+    }
+    missing = {name for name in added if f"`{name}" not in PAGE}
+    assert missing == {"initContainers", "volumes", "readinessGates"}  # these stand there in words
+    assert f"nothing in flight for {sidecar.IDLE_SECONDS} s" in PAGE
+    assert f"the drain deadline and {sidecar.MARGIN_SECONDS} s" in PAGE
+    agent = made["spec"]["initContainers"][0]
+    assert agent["securityContext"].keys() >= {"seccompProfile", "capabilities"}
+
+
+def test_every_reason_of_the_condition_is_explained_and_no_other() -> None:
+    table = PAGE.split("| reason | means, and what to do |", 1)[1].split("\n\n", 1)[0]
+    named = set(re.findall(r"`([A-Z]\w+)`", "".join(row.split("|")[1] for row in table.splitlines()[2:])))
+    assert named == {reason.name for reason in reasons_of("InstancesReady")}
+
+
+@pytest.mark.slow
+def test_the_server_takes_the_objects_and_the_commands_run(
+    fleet: Fleet, managing: OperatorProcess, kubelet: Kubelet, testbed_binaries: Binaries
+) -> None:
+    fleet.apply("RoutingPolicy", "default", {"warmup": {"maxSeconds": 1}})
+    commands = [line for label, body in BLOCKS if label == "sh" for line in body.splitlines() if line]
+    assert len(commands) >= 12
+    programs = Path(testbed_binaries["kubectl"]).parent
+    environment = {**os.environ, "KUBECONFIG": str(fleet.plane.kubeconfig), "PATH": f"{programs}:{os.environ['PATH']}"}
+    for command in commands:
+        ran = subprocess.run(
+            ["bash", "-c", command.replace("--namespace feed", f"--namespace {fleet.namespace}")],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert ran.returncode == 0, f"{command}\n{ran.stderr}\n{fleet.pool('ranker')}"
+    assert fleet.pool("ranker")["spec"]["model"]["version"] == "8"
+    assert {pod["metadata"]["labels"].get("grfleet.dev/model-version") for pod in kubelet.pods()} == {"7", "8"}
