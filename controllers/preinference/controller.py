@@ -50,13 +50,13 @@ class PreInferenceLoop:
 
     async def reconcile(self, key: Key, ctx: Context) -> Result | None:
         """Observe, decide, execute."""
+        now_s = ctx.clock.monotonic()
+        if ctx.store.get(POOLS, key) is not None and (rest_s := rest_left(self._looked.get(key), now_s=now_s)):
+            return Result(rest_s)  # before the look: every event of an instance comes here, and a look reads all of them
         seen = see(ctx, key, parsed=self._parsed)
         if seen is None:
             self._forget(key)
             return DONE
-        now_s = ctx.clock.monotonic()
-        if rest_s := rest_left(self._looked.get(key), now_s=now_s):
-            return Result(rest_s)
         self._looked[key] = now_s
         observation = await self._observe(seen, key, ctx)
         plan = decide(observation, ctx.clock.now())

@@ -261,14 +261,19 @@ async def test_an_engine_that_never_admitted_a_prefix_leaves_its_pool_as_it_is()
     assert w.capacity("a") is None
 
 
-async def test_events_in_a_crowd_cost_one_measurement() -> None:
+async def test_events_in_a_crowd_cost_one_measurement_and_one_look_at_the_instances(monkeypatch: pytest.MonkeyPatch) -> None:
     w = world("Manual")
     w.source.set(load("a"), load("b"))
+    looks: list[Any] = []
+    owned_by = w.store.owned_by
+    monkeypatch.setattr(w.store, "owned_by", lambda *what: looks.append(what) or owned_by(*what))
     await w.lead()
     await w.look()
+    once = len(looks)
     for _ in range(20):
         await w.look(after=0.1)
     assert w.source.reads == 1
+    assert len(looks) == once  # with hundreds of instances, whose events all come here, looks were most of what a start cost
 
 
 async def test_a_pool_that_is_gone_is_forgotten_by_its_source_too() -> None:
