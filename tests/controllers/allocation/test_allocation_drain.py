@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -16,18 +17,24 @@ from contract import signing
 from contract.agent import AgentStatus, EngineReport, Intent, ServingReport, intent_spec
 from contract.engine import LimitsRequest, PreInferCounters
 from contract.table import InstanceState
+from controllers.agent_book import AgentBook
+from controllers.allocation.agents import Agents
 from controllers.allocation.controller import AllocationLoop
 from controllers.allocation.decide import decide
 from controllers.allocation.drained import QUIET_SECONDS, is_finishing
+from controllers.allocation.execute import execute
 from controllers.allocation.intent import intent_for, pushed_spec
+from controllers.allocation.memory import Memory
 from controllers.allocation.observe import BY_UID, Observation, _still_routed, observe_pool, uid_index
 from controllers.allocation.report import status_of
 from controllers.allocation.sightings import Answered, Silent, problem_of
 from controllers.lookup import Found
 from controllers.parsed import ParsedObjects
+from controllers.runtime.clock import FakeClock
 from controllers.runtime.conditions import find_condition
 from controllers.runtime.resources import HBM_POLICIES, INSTANCES, POOLS, ROUTING_TABLES, Key
 from controllers.runtime.store import EventType, Store, WatchEvent
+from controllers.signing_key import SigningKey
 from crds import GRInstance, GRServingPool, HBMPolicySpec
 from crds.instance import PolicySource
 
@@ -152,6 +159,25 @@ def test_the_agent_of_a_draining_instance_is_asked_often_until_it_is_drained() -
     assert not is_finishing(leaving())
     assert not is_finishing(leaving(Silent(why="refused", failures=4)))
     assert not is_finishing(leaving(drain=None))
+
+
+@pytest.mark.parametrize(("in_flight", "soonest", "latest"), [(1, 0.0, 2.0), (0, 8.0, 12.0)])
+async def test_a_drain_under_way_is_looked_at_each_two_seconds_and_one_that_is_over_by_the_common_rhythm(
+    in_flight: int, soonest: float, latest: float
+) -> None:
+    status, clock = idle_status(in_flight=in_flight), FakeClock()
+    port: Any = SimpleNamespace(status=lambda: _answer(status))
+    agents = Agents(clock=clock, rng=random.Random(1), connect=lambda url: port, book=AgentBook())
+    await agents.look("uid-pool-a", "http://a:81")
+    seen = leaving(Answered(status=status))
+    plan = replace(decide(seen, NOW), status=None, push=None)
+    ctx: Any = SimpleNamespace(clock=clock)
+    await execute(plan, seen, agents, Memory(), SigningKey(), ctx)
+    assert soonest <= agents.seconds_to_next("uid-pool-a") <= latest
+
+
+async def _answer(status: AgentStatus) -> AgentStatus:
+    return status
 
 
 def test_drained_is_written_in_a_hurry_and_goes_with_the_drain() -> None:
