@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controllers.pool.actions import ApplyDeployment, MarkPod, OpenGate, ScaleDeployment
-from controllers.pool.pod_world import Applied, Refusal, digest_of, outcome_of
+from controllers.pool.pod_world import Applied, Holder, Refusal, digest_of, holder_of, outcome_of
 from controllers.runtime.conditions import find_condition, timestamp
 from controllers.runtime.errors import Forbidden, SchemaMismatch, Terminal
 from controllers.runtime.kube import ABSENT
@@ -71,9 +71,10 @@ class WorkloadMemory:
         return None if found is None or now_s - found[1] >= REFUSAL_SECONDS else found[0]
 
     def seconds_to_retry(self, key: Key, *, now_s: float) -> float | None:
-        """When a refused body is worth another try; None when none was refused."""
+        """When a refused body is worth another try; None when no refusal holds: then nothing is waited for."""
         found = self._of(key).refusal
-        return None if found is None else max(0.0, found[1] + REFUSAL_SECONDS - now_s)
+        left = 0.0 if found is None else found[1] + REFUSAL_SECONDS - now_s
+        return left if left > 0.0 else None
 
     def refused(self, key: Key, refusal: Refusal, *, now_s: float) -> None:
         """The API server did not take a body."""
@@ -127,13 +128,16 @@ async def carry_out(action: WorkloadAction, ctx: Context, memory: WorkloadMemory
 
 
 async def ensure_budget(body: Mapping[str, Any], pool: Object, ctx: Context, memory: WorkloadMemory) -> None:
-    """Put the PodDisruptionBudget in place unless it was found there a short while ago; one of somebody else is left alone."""
+    """Put the PodDisruptionBudget in place unless it was found there a short while ago.
+
+    One of somebody else is left alone; one of a deleted pool of this name is about to be collected, so the next look tries again.
+    """
     key, digest, now_s = key_of(body), digest_of(body), ctx.clock.monotonic()
     if memory.budget_stands(key, digest, now_s=now_s):
         return
     current = await ctx.kube.get(DISRUPTION_BUDGETS, key)
-    owners = [] if current is None else current["metadata"].get("ownerReferences") or []
-    if current is None or any(owner.get("uid") == uid_of(pool) for owner in owners):
+    holder = holder_of(current, pool)
+    if holder in (Holder.NOBODY, Holder.POOL):
         await ctx.kube.apply(
             DISRUPTION_BUDGETS,
             body,
@@ -142,6 +146,7 @@ async def ensure_budget(body: Mapping[str, Any], pool: Object, ctx: Context, mem
             resource_version=ABSENT if current is None else None,
             uid=None if current is None else uid_of(current),
         )
+    if holder is not Holder.PREDECESSOR:
         memory.note_budget(key, digest, now_s=now_s)
 
 
@@ -151,19 +156,25 @@ async def _apply(action: ApplyDeployment, ctx: Context, memory: WorkloadMemory) 
         born = {**action.body, "spec": {**action.body["spec"], "replicas": action.replicas}}
         current = await ctx.kube.apply(DEPLOYMENTS, born, field_manager=FieldManager.POOL, resource_version=ABSENT)
         ctx.store.upsert(DEPLOYMENTS, current)
+    version = str(current["metadata"]["resourceVersion"])
     if owns(current, ("spec", "replicas"), field_manager=FieldManager.POOL):
-        await _scale(current, int(current["spec"]["replicas"]), ctx)
-    answer = await ctx.kube.apply(DEPLOYMENTS, action.body, field_manager=FieldManager.POOL, uid=uid_of(current))
+        version = await _scale(current, int(current["spec"]["replicas"]), ctx)
+    answer = await ctx.kube.apply(  # guarded: a former leader's late word must not bring an older template back
+        DEPLOYMENTS, action.body, field_manager=FieldManager.POOL, uid=uid_of(current), resource_version=version
+    )
     ctx.store.upsert(DEPLOYMENTS, answer)
     kept = ctx.store.get(DEPLOYMENTS, key)
     if kept is not None:
         memory.note_applied(key, Applied(body=action.digest, outcome=outcome_of(kept)))
 
 
-async def _scale(current: Object, replicas: int, ctx: Context) -> None:
-    """Guarded by the version that was looked at: the judgement holds for that Deployment only."""
+async def _scale(current: Object, replicas: int, ctx: Context) -> str:
+    """Guarded by the version that was looked at: the judgement holds for that Deployment only. Returns the next version."""
     version = current["metadata"]["resourceVersion"]
-    await ctx.kube.apply_scale(DEPLOYMENTS, key_of(current), replicas, field_manager=FieldManager.POOL, resource_version=version)
+    answer = await ctx.kube.apply_scale(
+        DEPLOYMENTS, key_of(current), replicas, field_manager=FieldManager.POOL, resource_version=version
+    )
+    return str(answer["metadata"]["resourceVersion"])
 
 
 async def _open_gate(action: OpenGate, ctx: Context) -> None:
@@ -190,7 +201,8 @@ async def _mark(action: MarkPod, ctx: Context) -> None:
     body = identity(PODS, key_of(pod))
     if action.deletion_cost is not None:
         body["metadata"]["annotations"] = {DELETION_COST: action.deletion_cost}
-    answer = await ctx.kube.apply(PODS, body, field_manager=FieldManager.POOL, uid=uid_of(pod))
+    version = pod["metadata"]["resourceVersion"]
+    answer = await ctx.kube.apply(PODS, body, field_manager=FieldManager.POOL, uid=uid_of(pod), resource_version=version)
     ctx.store.upsert(PODS, answer)
 
 

@@ -8,6 +8,8 @@ can happen in which order.
 from __future__ import annotations
 
 import functools
+import sys
+from datetime import datetime, timedelta
 from types import ModuleType
 
 import kopf
@@ -15,12 +17,17 @@ import kopf
 from controllers import pace
 from controllers.allocation import agents as allocation_agents
 from controllers.allocation import decide as allocation_decide
+from controllers.allocation import drained as allocation_drained
 from controllers.allocation import execute as allocation_execute
+from controllers.pool import workload_execute
+from controllers.preinference import decide as preinference_decide
+from controllers.preinference import report as preinference_report
 from controllers.routing import decide as routing_decide
 from controllers.routing import members as routing_members
 from controllers.runtime import controller as controller_module
 from controllers.runtime import process
 from controllers.runtime import runtime as runtime_module
+from controllers.runtime.clock import SystemClock
 from controllers.runtime.leader import LeaderElector, LeaseTimes
 from controllers.runtime.sweep import Sweeper
 
@@ -28,6 +35,7 @@ FASTER = 5.0
 LEASE = LeaseTimes(lease_seconds=4.0, renew_seconds=2.8, retry_seconds=0.4, look_seconds=0.2, request_seconds=1.2)
 INACTIVITY_SECONDS = 8.0
 SWEEP_SECONDS = 8.0
+AHEAD = "--clock-ahead-seconds="
 
 
 def hasten() -> None:
@@ -37,7 +45,11 @@ def hasten() -> None:
         (pace, ("NUMBERS_SECONDS", "TRANSITION_SECONDS", "WINDOW_SECONDS")),
         (allocation_agents, ("POLL_SECONDS", "SECOND_ATTEMPT_SECONDS", "LONGEST_SECONDS")),
         (allocation_decide, ("REPEAT_SECONDS",)),
-        (allocation_execute, ("FOLLOW_UP_SECONDS",)),
+        (allocation_drained, ("QUIET_SECONDS",)),
+        (allocation_execute, ("DRAIN_SECONDS", "FOLLOW_UP_SECONDS")),
+        (preinference_decide, ("PERIOD_SECONDS", "REST_SECONDS")),
+        (preinference_report, ("FIRST_SECONDS", "NUMBER_SECONDS", "WORD_SECONDS")),
+        (workload_execute, ("REFUSAL_SECONDS",)),
         (routing_decide, ("WARMING_SECONDS", "PREDECESSOR_SECONDS")),
         (routing_members, ("GRACE_SECONDS",)),
         (controller_module, ("CLUSTER_RETRY_SECONDS",)),
@@ -62,6 +74,19 @@ def _divide(module: ModuleType | type, names: tuple[str, ...]) -> None:
         setattr(module, name, getattr(module, name) / FASTER)
 
 
+def shift(seconds: float) -> None:
+    """Set the wall clock of this process ahead; what measures durations stays."""
+
+    class ShiftedClock(SystemClock):
+        def now(self) -> datetime:
+            return super().now() + timedelta(seconds=seconds)
+
+    process.SystemClock = ShiftedClock  # type: ignore[misc] # same interface
+
+
 if __name__ == "__main__":
     hasten()
-    raise SystemExit(process.main())
+    ahead = [each for each in sys.argv[1:] if each.startswith(AHEAD)]
+    if ahead:
+        shift(float(ahead[-1].removeprefix(AHEAD)))
+    raise SystemExit(process.main([each for each in sys.argv[1:] if not each.startswith(AHEAD)]))

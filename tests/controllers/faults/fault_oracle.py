@@ -28,11 +28,15 @@ def differences(world: World) -> list[str]:
 
 def violations(world: World) -> list[str]:
     """What should never have happened."""
+    return [*violations_anywhere(world), *_creations(world)]
+
+
+def violations_anywhere(world: World) -> list[str]:
+    """What should never have happened, whatever the instances are."""
     return [
         *_engines_touched(world),
         *_intents_told(world),
         *_generations_written(world),
-        *_creations(world),
         *_two_at_once(world),
     ]
 
@@ -55,7 +59,7 @@ def _of_instances(world: World) -> Iterator[str]:
             yield f"{name}: intent {intent}"
         if (held := world.farm.agents[wanted[name]].holds) != (metadata["uid"], metadata["generation"]):
             yield f"{name}: its agent holds {held} instead of {(metadata['uid'], metadata['generation'])}"
-        yield from _conditions(name, item, INSTANCE_CONDITIONS)
+        yield from conditions(name, item, INSTANCE_CONDITIONS)
         agent = (item.get("status") or {}).get("agent") or {}
         if agent.get("intentGeneration") != metadata["generation"] or not agent.get("reachable"):
             yield f"{name}: status.agent {agent}"
@@ -66,15 +70,16 @@ def _of_pool(world: World) -> Iterator[str]:
     if not pool:
         yield "no pool"
         return
-    yield from _conditions("pool", pool, POOL_CONDITIONS)
-    if not world.api.get(_key_path(world)).is_success:
+    yield from conditions("pool", pool, POOL_CONDITIONS)
+    if not world.api.get(key_path(world)).is_success:
         yield "the public key of the intents is not there for agents to read"
     counts = pool.get("status", {}).get("instances", {})
     if counts.get("ready") != len(world.entries):
         yield f"pool: status.instances {counts}"
 
 
-def _key_path(world: World) -> str:
+def key_path(world: World) -> str:
+    """Where the public key of the intents lies."""
     return f"/api/v1/namespaces/{world.namespace}/configmaps/grfleet-intent-key"
 
 
@@ -92,7 +97,8 @@ def _of_table(world: World) -> Iterator[str]:
         yield f"table generation {status.get('generation')}, the pool says {published}"
 
 
-def _conditions(name: str, item: dict[str, Any], types: tuple[str, ...]) -> Iterator[str]:
+def conditions(name: str, item: dict[str, Any], types: tuple[str, ...]) -> Iterator[str]:
+    """Conditions of an object that are not True for its present generation."""
     status, generation = item.get("status") or {}, item["metadata"]["generation"]
     found = {each["type"]: each for each in status.get("conditions") or ()}
     for type_ in types:
@@ -113,7 +119,7 @@ def _engines_touched(world: World) -> Iterator[str]:
 
 def _intents_told(world: World) -> Iterator[str]:
     """Signed, never backwards, and one generation means one spec."""
-    public = base64.b64decode(world.api.get(_key_path(world)).raise_for_status().json()["data"]["public.key"])
+    public = base64.b64decode(world.api.get(key_path(world)).raise_for_status().json()["data"]["public.key"])
     yield from (f"{name} was told an unsigned intent {offer.intent}" for name, offer in world.farm.forged(public))
     specs: dict[tuple[str, int], Any] = {}
     for name, agent in world.farm.agents.items():
@@ -132,19 +138,20 @@ def _intents_told(world: World) -> Iterator[str]:
 
 def _generations_written(world: World) -> Iterator[str]:
     """In the order of resourceVersions the table's generation never falls, and a generation has one content."""
-    tables = [each.object() for each in _done(world) if "/grroutingtables/" in each.path]
+    tables = [each.object() for each in done(world) if "/grroutingtables/" in each.path]
     tables = [
         table for table in tables if table.get("kind") == "GRRoutingTable" and (table.get("status") or {}).get("generation")
     ]
-    highest, contents = 0, {}
+    highest: defaultdict[str, int] = defaultdict(int)
+    contents: dict[tuple[str, int], Any] = {}
     for table in sorted(tables, key=lambda item: int(item["metadata"]["resourceVersion"])):
-        generation = table["status"]["generation"]
+        name, generation = table["metadata"]["name"], table["status"]["generation"]
         content = (table["status"]["slots"], [row["uid"] for row in table["status"]["instances"]])
-        if generation < highest:
-            yield f"the table went back from {highest} to {generation}"
-        if contents.setdefault(generation, content) != content:
-            yield f"table generation {generation} has two contents"
-        highest = max(highest, generation)
+        if generation < highest[name]:
+            yield f"table {name} went back from {highest[name]} to {generation}"
+        if contents.setdefault((name, generation), content) != content:
+            yield f"generation {generation} of table {name} has two contents"
+        highest[name] = max(highest[name], generation)
     moved: defaultdict[str, int] = defaultdict(int)
     for each in sorted(_instances_written(world), key=lambda item: int(item["metadata"]["resourceVersion"])):
         uid, generation = each["metadata"]["uid"], each["metadata"]["generation"]
@@ -156,7 +163,7 @@ def _generations_written(world: World) -> Iterator[str]:
 def _creations(world: World) -> Iterator[str]:
     """Each instance is made once for each time that somebody asked for it; nothing of ours scales anything."""
     made = Counter(
-        each.object()["metadata"]["name"] for each in _done(world) if "/grinstances/" in each.path and each.status == 201
+        each.object()["metadata"]["name"] for each in done(world) if "/grinstances/" in each.path and each.status == 201
     )
     for name, times in made.items():
         if times > world.created.get(name, 0):
@@ -191,10 +198,11 @@ def is_work(exchange: Exchange) -> bool:
     return exchange.is_write and "/leases" not in exchange.path and "selfsubjectaccessreviews" not in exchange.path
 
 
-def _done(world: World) -> list[Exchange]:
+def done(world: World) -> list[Exchange]:
+    """Writes that the API server has made."""
     return [each for each in world.writes() if each.succeeded]
 
 
 def _instances_written(world: World) -> list[dict[str, Any]]:
-    found = [each.object() for each in _done(world) if "/grinstances/" in each.path]
+    found = [each.object() for each in done(world) if "/grinstances/" in each.path]
     return [each for each in found if each.get("kind") == "GRInstance"]

@@ -141,6 +141,14 @@ class World:
 
     # -- the oracle -----------------------------------------------------------------------------------------------
 
+    def differences(self) -> list[str]:
+        """What is not yet as it should be; empty once the fleet has converged."""
+        return fault_oracle.differences(self)
+
+    def violations(self) -> list[str]:
+        """What should never have happened."""
+        return fault_oracle.violations(self)
+
     def converges(self, *, seconds: float = BOUND_SECONDS, quiet_seconds: float = 1.0) -> float:
         """Wait until the fleet is as the pool asks and nobody writes any more; returns how long the first took.
 
@@ -150,14 +158,14 @@ class World:
             It does not within the bound, a write follows when all is well, or an invariant was broken on the way.
         """
         began = time.monotonic()
-        while differences := fault_oracle.differences(self):
+        while differences := self.differences():
             if time.monotonic() - began > seconds:
                 raise AssertionError(f"no convergence within {seconds:.0f} s: {differences}; log:\n{self.log_tail()}")
             time.sleep(0.1)
         took = time.monotonic() - began
         print(f"converged in {took:.1f} s")  # noqa: T201 - pytest shows it for a test that fails, or with -s
         self._comes_to_rest(quiet_seconds, deadline_s=began + seconds)
-        broken = fault_oracle.violations(self)
+        broken = self.violations()
         assert not broken, f"{broken[:8]}; log:\n{self.log_tail()}"
         return took
 
@@ -175,10 +183,11 @@ class World:
             counted = len(self._own_writes())
             time.sleep(quiet_seconds)
             late = self._own_writes()[counted:]
-            if not late and self._versions() == before and not fault_oracle.differences(self):
+            if not late and self._versions() == before and not self.differences():
                 return
             if time.monotonic() > deadline_s:
-                raise AssertionError(f"still writing: {[(each.method, each.path, each.status) for each in late]}")
+                wrote = [(each.method, each.path, each.status) for each in late]
+                raise AssertionError(f"no rest; written: {wrote}, moved: {before.items() ^ self._versions().items()}")
 
     def _own_writes(self) -> list[Exchange]:
         return [each for each in self.writes() if fault_oracle.is_work(each)]

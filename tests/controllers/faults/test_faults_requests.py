@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import signal
 import time
-from dataclasses import dataclass
 
 import pytest
+from fault_plans import EVENTS, Fault, run
 from fault_world import World
 
 from testbed.faults import (
-    Action,
     Answer,
     Cut,
     Drop,
@@ -22,7 +21,6 @@ from testbed.faults import (
     Reorder,
     ResetAfter,
     ResetBefore,
-    Rule,
     StreamError,
     continuations,
     lists,
@@ -32,35 +30,6 @@ from testbed.faults import (
 pytestmark = pytest.mark.slow
 
 OURS = r"^(?!kopf/)"  # user agents other than the watch library's
-EVENTS = Match(watch=True, events=frozenset({"ADDED", "MODIFIED", "DELETED"}))
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One rule of a plan."""
-
-    match: Match
-    action: Action
-    probability: float = 1.0
-    times: int | None = None
-
-
-def run(world: World, *plan: Fault, changes: int = 3, seconds: float = 1.0, hits: int = 1, seed: int = 7) -> list[Rule]:
-    """Put the plan in force, change the pool under it, end it, and hold the world against the oracle."""
-    rules = [
-        world.proxy.add(each.match, each.action, probability=each.probability, times=each.times, seed=seed + number)
-        for number, each in enumerate(plan)
-    ]
-    try:
-        for _ in range(changes):
-            world.change()
-            time.sleep(seconds)
-        for rule in rules:
-            rule.wait_for_hits(hits, timeout_seconds=15)
-    finally:
-        world.proxy.clear()
-    world.converges()
-    return rules
 
 
 def test_a_storm_of_conflicts(world: World) -> None:

@@ -1,0 +1,40 @@
+"""Fault plans: rules between the operator and the API server while people change things, and the oracle at the end."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from fault_world import World
+
+from testbed.faults import Action, Match, Rule
+
+EVENTS = Match(watch=True, events=frozenset({"ADDED", "MODIFIED", "DELETED"}))
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One rule of a plan."""
+
+    match: Match
+    action: Action
+    probability: float = 1.0
+    times: int | None = None
+
+
+def run(world: World, *plan: Fault, changes: int = 3, seconds: float = 1.0, hits: int = 1, seed: int = 7) -> list[Rule]:
+    """Put the plan in force, change the pool under it, end it, and hold the world against the oracle."""
+    rules = [
+        world.proxy.add(each.match, each.action, probability=each.probability, times=each.times, seed=seed + number)
+        for number, each in enumerate(plan)
+    ]
+    try:
+        for _ in range(changes):
+            world.change()
+            time.sleep(seconds)
+        for rule in rules:
+            rule.wait_for_hits(hits, timeout_seconds=15)
+    finally:
+        world.proxy.clear()
+    world.converges()
+    return rules
