@@ -5,11 +5,13 @@ What the API server answers goes into the store at once, so that the next look d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Iterator, Mapping
+from itertools import groupby
 from typing import Any
 
 from controllers.announce import post
-from controllers.pool.actions import ApplyInstance, DeleteInstance, WriteReadiness
+from controllers.pool.actions import Action, ApplyInstance, DeleteInstance, WriteReadiness
 from controllers.pool.decide import Plan
 from controllers.pool.workload_execute import WorkloadMemory, carry_out, ensure_budget
 from controllers.runtime.kube import ABSENT
@@ -29,6 +31,9 @@ from controllers.runtime.resources import (
 from controllers.status import write_status
 from crds.reasons import FieldManager
 
+AT_ONCE = 8
+"""Writes to different instances under way together: a new pool of hundreds would take minutes otherwise."""
+
 
 async def execute(plan: Plan, pool: Object, ctx: Context, memory: WorkloadMemory | None = None) -> bool:
     """Do what the plan says, instances first; returns whether the pool's status was written.
@@ -39,15 +44,10 @@ async def execute(plan: Plan, pool: Object, ctx: Context, memory: WorkloadMemory
         When the API server does not take the Deployment; `memory` has the reason, the status is not written.
     """
     memory = memory or WorkloadMemory()
-    for action in plan.actions:
-        if isinstance(action, ApplyInstance):
-            await _apply_instance(action, pool, ctx)
-        elif isinstance(action, DeleteInstance):
-            await ctx.kube.delete(INSTANCES, Key(key_of(pool).namespace, action.name), uid=action.uid)
-        elif isinstance(action, WriteReadiness):
-            await _write_readiness(action, ctx)
-        else:
-            await carry_out(action, ctx, memory)
+    for kind, actions in groupby(plan.actions, key=type):
+        # A row of writes to different instances; everything else waits for what stands before it.
+        width = AT_ONCE if issubclass(kind, ApplyInstance | WriteReadiness) else 1
+        await _carry_out(actions, pool, ctx, memory, width=width)
     if plan.budget is not None:
         await ensure_budget(plan.budget, pool, ctx, memory)
     if plan.status is None:
@@ -55,6 +55,25 @@ async def execute(plan: Plan, pool: Object, ctx: Context, memory: WorkloadMemory
     await _write_status(POOLS, pool, plan.status, ctx)
     post(ctx.events, pool, plan.announce, action="Reconcile", controller="pool")
     return True
+
+
+async def _carry_out(actions: Iterator[Action], pool: Object, ctx: Context, memory: WorkloadMemory, *, width: int) -> None:
+    """Do the actions in order, so many at once; the first error is raised when none is under way any more."""
+
+    async def work() -> None:
+        for action in actions:
+            if isinstance(action, ApplyInstance):
+                await _apply_instance(action, pool, ctx)
+            elif isinstance(action, DeleteInstance):
+                await ctx.kube.delete(INSTANCES, Key(key_of(pool).namespace, action.name), uid=action.uid)
+            elif isinstance(action, WriteReadiness):
+                await _write_readiness(action, ctx)
+            else:
+                await carry_out(action, ctx, memory)
+
+    for outcome in await asyncio.gather(*(work() for _ in range(width)), return_exceptions=True):
+        if outcome is not None:
+            raise outcome
 
 
 def instance_body(pool: Object, name: str, source: Mapping[str, Any], drain: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def decide_pods(seen: Observation, world: PodWorld, workload: Workload, now: dat
         actions += [MarkPod(pod=_pod(world, name), deletion_cost=cost) for name, cost in sorted(leaving.costs.items())]
         actions += _deployment(seen, world, workload, leaving)
     waits = [max(0.0, (leaving.next_look - now).total_seconds())] if leaving.next_look is not None else []
-    if managed and holder_of(world.deployment, seen.pool) is Holder.PREDECESSOR:
+    if managed and holder_of(world.deployment, seen.stored) is Holder.PREDECESSOR:
         waits.append(PREDECESSOR_SECONDS)
     return PodPlan(
         instances=tuple(_instances(seen, world, instances, leaving)),
@@ -80,7 +80,7 @@ def workload_of(seen: Observation, world: PodWorld) -> Workload:
         return Workload(
             problem=("AgentImageUnset", "the operator was not told the agent's image; start it with --agent-image (agent.image)")
         )
-    holder = holder_of(world.deployment, seen.pool)
+    holder = holder_of(world.deployment, seen.stored)
     if holder is Holder.STRANGER:
         assert world.deployment is not None
         return Workload(problem=("NameTaken", _taken(world.deployment)))
@@ -116,7 +116,7 @@ def _taken(deployment: Object) -> str:
 def _scene(seen: Observation, world: PodWorld, instances: Mapping[str, InstanceSeen]) -> Scene:
     pool, scale = seen.pool, None
     may_scale = pool.spec.instances.managed is not None and not pool.spec.paused
-    if may_scale and world.deployment is not None and holder_of(world.deployment, pool) is Holder.POOL:
+    if may_scale and world.deployment is not None and holder_of(world.deployment, seen.stored) is Holder.POOL:
         scale = int(world.deployment["spec"].get("replicas", 1))
     return Scene(
         pods=world.pods,

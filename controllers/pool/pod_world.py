@@ -26,6 +26,8 @@ from controllers.runtime.resources import (
     Key,
     Object,
     ResourceType,
+    key_of,
+    uid_of,
 )
 from controllers.runtime.store import Store
 from crds import GRServingPool, RoutingPolicy, RoutingPolicySpec
@@ -120,7 +122,7 @@ def look_at_pods(
         elsewhere=elsewhere,
         shared=shared,
         deployment=_get(store, DEPLOYMENTS, key) if pool.spec.instances.managed is not None else None,
-        weights=_weights(_get(store, ROUTING_TABLES, key), pool),
+        weights=_weights(_get(store, ROUTING_TABLES, key), store.get(POOLS, key)),
         policy=_policy(ctx, pool),
         resident={uid: value for uid, value in measured.items() if value is not None},
         agent=AgentImage(reference=ctx.settings.agent_image, pull_policy=ctx.settings.agent_pull_policy),
@@ -129,14 +131,14 @@ def look_at_pods(
     )
 
 
-def holder_of(obj: Object | None, pool: GRServingPool) -> Holder:
+def holder_of(obj: Object | None, pool: Object) -> Holder:
     """Whose object it is."""
     if obj is None:
         return Holder.NOBODY
     owners = obj["metadata"].get("ownerReferences") or ()
-    if any(owner.get("uid") == pool.metadata.uid for owner in owners):
+    if any(owner.get("uid") == uid_of(pool) for owner in owners):
         return Holder.POOL
-    if any(owner.get("kind") == POOLS.kind and owner.get("name") == pool.metadata.name for owner in owners):
+    if any(owner.get("kind") == POOLS.kind and owner.get("name") == key_of(pool).name for owner in owners):
         return Holder.PREDECESSOR
     return Holder.STRANGER
 
@@ -194,8 +196,8 @@ def _manager(store: Store, namespace: str, pod: Pod) -> str | None:
     return name if found is not None and "managed" in found["spec"]["instances"] else None
 
 
-def _weights(table: Object | None, pool: GRServingPool) -> dict[str, int]:
-    if table is None or holder_of(table, pool) is not Holder.POOL:
+def _weights(table: Object | None, pool: Object | None) -> dict[str, int]:
+    if table is None or pool is None or holder_of(table, pool) is not Holder.POOL:
         return {}
     rows = (table.get("status") or {}).get("instances") or ()
     return {str(row["uid"]): int(row["weightPercent"]) for row in rows}
