@@ -115,7 +115,7 @@ async def carry_out(action: WorkloadAction, ctx: Context, memory: WorkloadMemory
     elif isinstance(action, MarkPod):
         await _mark(action, ctx)
     elif isinstance(action, ScaleDeployment):
-        await _scale(action.current, action.replicas, ctx)
+        await _scale(_latest(action.current, ctx), action.replicas, ctx)
     else:
         try:
             await _apply(action, ctx, memory)
@@ -166,6 +166,13 @@ async def _apply(action: ApplyDeployment, ctx: Context, memory: WorkloadMemory) 
     kept = ctx.store.get(DEPLOYMENTS, key)
     if kept is not None:
         memory.note_applied(key, Applied(body=action.digest, outcome=outcome_of(kept)))
+
+
+def _latest(seen: Object, ctx: Context) -> Object:
+    """The Deployment as this plan has left it; another size than the one that was judged is not what was seen."""
+    latest = ctx.store.get(DEPLOYMENTS, key_of(seen))
+    same = latest is not None and uid_of(latest) == uid_of(seen) and latest["spec"]["replicas"] == seen["spec"]["replicas"]
+    return latest if same and latest is not None else seen
 
 
 async def _scale(current: Object, replicas: int, ctx: Context) -> str:

@@ -124,6 +124,17 @@ async def test_a_resize_names_the_version_that_it_was_decided_for() -> None:
     assert body["metadata"]["resourceVersion"] == server.born()["metadata"]["resourceVersion"]
 
 
+async def test_a_resize_beside_another_change_of_the_same_plan_names_the_version_that_this_left() -> None:
+    server = Server()
+    await carry_out(birth(), server.context, server.memory)
+    seen = server.born()
+    await carry_out(ApplyDeployment(body=BODY, digest="e", current=seen, replicas=3), server.context, server.memory)
+    server.sent.clear()
+    await carry_out(ScaleDeployment(current=seen, replicas=2), server.context, server.memory)
+    assert server.sent[0][2]["metadata"]["resourceVersion"] == server.born()["metadata"]["resourceVersion"]
+    assert server.born()["metadata"]["resourceVersion"] != seen["metadata"]["resourceVersion"]
+
+
 def status(code: int, reason: str, message: str) -> tuple[int, dict[str, Any]]:
     return code, {"kind": "Status", "code": code, "reason": reason, "message": message}
 
