@@ -73,16 +73,17 @@ def managed_pool(release: Release, *, replicas: int, hbm_policy: Object, routing
         yield pool
 
 
-def apply_managed(pool: Pool, *, version: str, replicas: int | None = None) -> None:
-    """Apply the pool as a person would, with engines of that model version; without `replicas` their number stays as it is."""
+def apply_managed(pool: Pool, *, replicas: int, version: str) -> None:
+    """Apply the pool as a person would, with engines of that model version."""
     template = {
         "spec": {
             "securityContext": {"runAsUser": 65532, "runAsGroup": 65532, "fsGroup": 65532},
             "containers": [_engine(pool.release, version)],
         }
     }
-    spec = _spec({"managed": {"template": template}}, version=version) | {"policies": {"hbm": "split", "routing": "routes"}}
-    pool.release.apply(_ours("GRServingPool", "ranker", pool.namespace, spec | ({"replicas": replicas} if replicas else {})))
+    policies = {"hbm": "split", "routing": "routes"}
+    spec = _spec({"managed": {"template": template}}, version=version) | {"replicas": replicas, "policies": policies}
+    pool.release.apply(_ours("GRServingPool", "ranker", pool.namespace, spec))
 
 
 @contextmanager

@@ -172,7 +172,7 @@ def test_scaled_down_an_instance_leaves_when_it_is_drained_and_no_request_notice
 def test_another_model_version_replaces_the_pods_one_by_one_and_no_request_notices(requests: Traffic) -> None:
     pool, before, old = requests.pool, requests.goes_on(), set(requests.pool.pods())
 
-    apply_managed(pool, version="2")
+    apply_managed(pool, replicas=2, version="2")
 
     def replaced() -> bool:
         pods = pool.pods()
