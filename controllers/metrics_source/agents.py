@@ -14,7 +14,7 @@ from typing import Protocol
 
 from contract.agent import ServingReport
 from controllers.agent_book import Heard
-from controllers.metrics_source.port import InstanceName, PoolMetrics, PoolName, summarize
+from controllers.metrics_source.port import InstanceName, PoolMetrics, PoolName, believable, summarize
 from controllers.runtime.clock import Clock
 from policies.measurement import Measurement, measured
 from policies.preinference.observed import CounterSample, InstanceLoad, rates_between
@@ -84,7 +84,7 @@ class AgentsSource:
         rates = rates_between(before, after, age_ms=age_ms, stale_after_ms=1000.0 * self._stale_s)
 
         def seen(value: float | None) -> Measurement:
-            return measured(value, age_ms=age_ms, stale_after_ms=1000.0 * self._stale_s)
+            return measured(believable(value), age_ms=age_ms, stale_after_ms=1000.0 * self._stale_s)
 
         return InstanceLoad(
             name=instance.name,

@@ -7,6 +7,7 @@ show in the condition MetricsFresh, and whether only some of the instances are a
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,6 +15,9 @@ from typing import Protocol
 from policies.measurement import Measurement
 from policies.preinference.observed import InstanceLoad, pool_sum, ranking_usage
 from policies.scaling.types import Doubt, doubt_of, gravest
+
+MOST = 1e18
+"""More than any count or size: an exbibyte."""
 
 
 class SourceState(enum.StrEnum):
@@ -105,6 +109,14 @@ def needed(load: InstanceLoad) -> tuple[tuple[str, Measurement], ...]:
         ("queue", load.queue),
         ("p99", ranking_usage(load, goal_ms=1.0)),
     )
+
+
+def believable(value: float | None) -> float | None:
+    """The value, or not a number for one that no rate, size or count of an instance can have: below zero, or absurdly large.
+
+    Whatever answers for an instance is treated as hostile, and sums must not overflow.
+    """
+    return value if value is None or 0.0 <= value <= MOST else math.nan
 
 
 def lacks(load: InstanceLoad) -> bool:

@@ -19,7 +19,7 @@ from requests.exceptions import ConnectionError as NoConnection
 from requests.exceptions import Timeout
 from urllib3.util.retry import Retry
 
-from controllers.metrics_source.port import InstanceName, PoolMetrics, PoolName, summarize, unreachable
+from controllers.metrics_source.port import InstanceName, PoolMetrics, PoolName, believable, summarize, unreachable
 from controllers.metrics_source.queries import QUERIES, SEEN_AT, Labels, selector_of
 from policies.measurement import Measurement, Missing, Stale, measured
 from policies.preinference.observed import InstanceLoad, Rates
@@ -205,7 +205,7 @@ def classify(value: float | None, *, age_ms: float | None, stale_after_ms: float
         return Missing()
     if age_ms > stale_after_ms:
         return Stale(age_ms=age_ms)
-    return measured(value, age_ms=age_ms, stale_after_ms=stale_after_ms)
+    return measured(believable(value), age_ms=age_ms, stale_after_ms=stale_after_ms)
 
 
 def _words(error: Exception) -> str:

@@ -75,8 +75,6 @@ def scaled(seen: Observation, decided: Decided) -> Condition:
         return _scaled("Unknown", "NoInstances", _nobody(seen))
     if ours and present < wanted:
         return _scaled("False", "ScalingUp", f"{_capacity(decided)} wanted; {present} there")
-    if ours and present > wanted:
-        return _scaled("False", "ScalingDown", f"{_capacity(decided)} wanted; {present} there")
     if plan.outcome is Outcome.HOLDING_STALE or (seen.metrics.doubt is not None and plan.outcome in _CALM):
         return _scaled("Unknown", "HoldingStale", f"{_capacity(decided)} held; see the condition MetricsFresh")
     if plan.outcome is Outcome.LIMIT_REACHED:

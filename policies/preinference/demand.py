@@ -46,7 +46,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         """Slots needed on each instance if the load were spread over so many; without a number, over all."""
         share = self.instances / instances if instances else 1.0
         # A ratio that asks for nothing is exactly 1: what is there is right.
-        by_utilization = round_up(self.slots * self.ratio.value * share)
+        by_utilization = round_up(min(self.slots * self.ratio.value * share, float(self.most)))
         by_losses = fewest_slots([load * share for load in self.offered], refused_percent=self.refused_percent, most=self.most)
         return min(max(by_utilization, by_losses), self.most)
 

@@ -34,4 +34,5 @@ def slots_within(*, budget_bytes: float, live_bytes: float, busy_slots: float) -
     """
     if busy_slots <= 0.0 or live_bytes <= 0.0:
         return None
-    return math.floor(budget_bytes * busy_slots / live_bytes * (1.0 + 1e-9))
+    # A count beyond any real one is as good, and does not overflow what holds it.
+    return math.floor(min(budget_bytes * busy_slots / live_bytes * (1.0 + 1e-9), 1e9))

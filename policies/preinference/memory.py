@@ -70,4 +70,5 @@ def _proposal(load: PoolLoad, rules: CapacityRules, *, slots: int) -> Proposal:
     fullest = max(i.live_prefix_bytes.value for i in load.instances if i.ready and isinstance(i.live_prefix_bytes, Fresh))
     behind_a_slot = live.value / busy.value if busy.value >= 1.0 else 0.0
     need = max(slots * max(behind_a_slot, float(rules.largest_prefix_bytes)), fullest)
+    need = min(need, float(rules.prefix_budget_bytes))  # more is not to be had, and could overflow
     return Proposal(metric="prefixMemory", count=steps_of(math.ceil(need), budget_bytes=rules.prefix_budget_bytes))

@@ -15,12 +15,12 @@ from contract.engine import PreInferCounters
 from controllers.agent_book import AgentBook
 from controllers.metrics_source.agents import AgentsSource
 from controllers.metrics_source.choose import source_for
-from controllers.metrics_source.port import InstanceName, PoolName, SourceState
-from controllers.metrics_source.prometheus import PrometheusMetrics, connect_to
+from controllers.metrics_source.port import MOST, InstanceName, PoolName, SourceState
+from controllers.metrics_source.prometheus import PrometheusMetrics, classify, connect_to
 from controllers.metrics_source.queries import QUERIES
 from controllers.runtime.clock import FakeClock
 from controllers.runtime.settings import parse_settings
-from policies.measurement import Fresh, Missing
+from policies.measurement import Fresh, Missing, NotANumber
 
 POOL = PoolName(namespace="team", name="pool")
 ONE = [InstanceName(name="pool-a", uid="uid-a")]
@@ -141,3 +141,19 @@ async def test_what_was_measured_of_a_pool_goes_with_it() -> None:
     assert len(cast(Any, source)._tracks) == 1
     source.forget(POOL)
     assert cast(Any, source)._tracks == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "worth"),
+    [
+        (0.0, Fresh(value=0.0)),
+        (MOST, Fresh(value=MOST)),
+        (-1e-9, NotANumber()),
+        (1e19, NotANumber()),
+        (float("inf"), NotANumber()),
+        (float("nan"), NotANumber()),
+        (None, Missing()),
+    ],
+)
+def test_numbers_that_no_engine_can_have_are_none(value: float | None, worth: object) -> None:
+    assert classify(value, age_ms=0.0, stale_after_ms=1000.0) == worth
