@@ -1,4 +1,4 @@
-"""The manners of the end-to-end suite: what a cluster cannot do is skipped and counted, a journey ends at its first failed step."""
+"""How the end-to-end suite behaves: what a cluster cannot do is skipped and counted, a journey ends at its first failed step."""
 
 from __future__ import annotations
 
