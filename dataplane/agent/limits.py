@@ -46,6 +46,7 @@ class LimitsKeeper:
     def _forget(self) -> None:
         self.in_force: LimitsRequest | None = None
         self._unanswered_bytes = 0
+        self._speechless = False
         self._refused: _Values | None = None
         self._asked: _Values | None = None
         self._conflicts = 0
@@ -57,17 +58,22 @@ class LimitsKeeper:
         """What keeps the limits from being those of the intent, for people; empty when nothing does."""
         return "; ".join(part for part in (self._trouble, self._waiting, self._missing) if part)
 
-    def cap_bytes(self, spec: IntentSpec | None, split: SplitState, *, pool_bytes: int) -> int:
+    def cap_bytes(self, spec: IntentSpec | None, describe: Describe, split: SplitState) -> int:
         """Return what EMB and KV may take together beside the prefixes.
 
         The reservation of the intent makes the split shrink. One that is in force, or may be because its answer was lost, only
-        keeps it from growing: an engine that cannot lower it must not freeze the split.
+        keeps it from growing: an engine that cannot lower it must not freeze the split. So does not knowing what is in force,
+        unless the engine does not know the call.
         """
+        pool_bytes = describe.pool_bytes
         wanted = spec.pre_infer.bytes if spec is not None and spec.pre_infer is not None else 0
         cap = max(0, pool_bytes - wanted)
         now = split.limits.emb_bytes + split.limits.kv_bytes
         if cap <= now:
             return cap
+        unknown = self.in_force is None or describe.start_id != self._start_id
+        if unknown and not self._speechless and spec is not None and spec.pre_infer is not None:
+            return now
         held = self.in_force.pre_infer_bytes if self.in_force is not None else 0
         return max(now, min(cap, pool_bytes - max(held, self._unanswered_bytes)))
 
@@ -142,6 +148,7 @@ class LimitsKeeper:
         except (Unreachable, ProtocolViolation) as error:
             self._count("failed")
             if start_id == self._start_id:
+                self._speechless = isinstance(error, ProtocolViolation)
                 self._trouble = f"limits: {error}"[:256]
                 self._backoff.failed(now_ms)
             return

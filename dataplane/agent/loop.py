@@ -222,10 +222,9 @@ class Agent:
 
     def _may_use_bytes(self, reading: Reading) -> int:
         """What both caches may take together: the intent's figure, and beside them room for what is reserved for prefixes."""
-        held, pool_bytes = self._intents.current, reading.describe.pool_bytes
-        spec = held.spec if held is not None else None
-        self._known.cap_bytes = cap = self._orders.cap_bytes(spec, reading.now.split, pool_bytes=pool_bytes)
-        return min(usable_bytes(held, pool_bytes=pool_bytes), cap)
+        held = self._intents.current
+        self._known.cap_bytes = cap = self._orders.cap_bytes(held.spec if held is not None else None, reading)
+        return min(usable_bytes(held, pool_bytes=reading.describe.pool_bytes), cap)
 
     def _adopt_goal(self, reading: Reading) -> None:
         """Take a split that was moved before this agent started as its goal: it stays until the estimates can be trusted.

@@ -45,9 +45,9 @@ class Orders:
         """What keeps an order from being carried out, for people."""
         return "; ".join(note for note in (self._drainer.note, self._limits.note) if note)
 
-    def cap_bytes(self, spec: IntentSpec | None, split: SplitState, *, pool_bytes: int) -> int:
+    def cap_bytes(self, spec: IntentSpec | None, reading: Reading) -> int:
         """See `LimitsKeeper.cap_bytes`."""
-        return self._limits.cap_bytes(spec, split, pool_bytes=pool_bytes)
+        return self._limits.cap_bytes(spec, reading.describe, reading.now.split)
 
     def step(self, spec: IntentSpec | None, reading: Reading, split: SplitState, *, split_known: bool, now_ms: float) -> None:
         """Start the call that is due, if any; never waits.

@@ -172,6 +172,28 @@ async def test_a_call_that_hangs_delays_no_round(world: World) -> None:
     await world.agent.orders_settled()  # given up together with the loop
 
 
+async def test_a_new_agent_lets_the_split_grow_only_once_it_knows_what_is_in_force(world: World) -> None:
+    world.static(50, preInfer=pre_infer(gib=4))
+    await world.rounds(12)
+    world.agent = world.new_agent()
+    world.engine.limits_fault = "lost before"
+    world.static(50, preInfer=pre_infer(gib=0))
+    await world.rounds(12)
+    assert sum(world.engine.limits) == 12 * GIB
+    world.engine.limits_fault = ""
+    await world.rounds(30)
+    assert sum(world.engine.limits) == 16 * GIB
+
+
+async def test_an_engine_without_the_call_is_not_kept_from_growing(world: World) -> None:
+    world.static(50, usableBytes=8 * GIB)
+    await world.rounds(12)
+    world.engine.limits_fault = "garbage"
+    world.static(50, preInfer=pre_infer(gib=0))
+    await world.rounds(20)
+    assert sum(world.engine.limits) == 16 * GIB
+
+
 steps = st.one_of(
     st.tuples(st.just("intent"), st.tuples(st.integers(5, 95), st.sampled_from([None, 0, 1, 3, 8, 20]), st.booleans())),
     st.tuples(st.just("limits"), st.sampled_from(["", "", "lost before", "lost after", "unsupported", "garbage"])),
