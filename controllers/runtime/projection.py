@@ -56,8 +56,10 @@ def project_pod(pod: Mapping[str, Any]) -> Object:
         "phase": status.get("phase", ""),
         "podIP": status.get("podIP", ""),
         "conditions": [_condition(item) for item in status.get("conditions") or () if item.get("type") in _POD_CONDITIONS],
-        "waiting": list(_waiting(status)),
+        "waiting": list(_waiting(pod)),
     }
+    if _agent_is_starting(pod):
+        kept["status"]["agentStarting"] = True
     return kept
 
 
@@ -103,9 +105,20 @@ def _own_annotations(obj: Mapping[str, Any]) -> dict[str, str]:
     return {key: value for key, value in annotations.items() if key.startswith(GROUP_PREFIX) or key == DELETION_COST}
 
 
-def _ports(pod: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+def _containers(pod: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     spec = pod.get("spec") or {}
-    for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
+    yield from spec.get("initContainers") or ()
+    yield from spec.get("containers") or ()
+
+
+def _statuses(pod: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    status = pod.get("status") or {}
+    yield from status.get("initContainerStatuses") or ()
+    yield from status.get("containerStatuses") or ()
+
+
+def _ports(pod: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    for container in _containers(pod):
         for port in container.get("ports") or ():
             if port.get("name"):
                 yield sys.intern(port["name"]), port["containerPort"]
@@ -118,8 +131,14 @@ def _condition(item: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _waiting(status: Mapping[str, Any]) -> Iterator[dict[str, str]]:
-    """Containers that wait, with the reason; the message carries counters and times, so only its beginning is kept."""
-    for each in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+def _agent_is_starting(pod: Mapping[str, Any]) -> bool:
+    """Whether the kubelet says that the agent's container has not passed its startup probe; no word of it is none."""
+    agents = {each.get("name") for each in _containers(pod) for port in each.get("ports") or () if port.get("name") == AGENT_PORT}
+    return any(each.get("name") in agents and each.get("started") is False for each in _statuses(pod))
+
+
+def _waiting(pod: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+    """Containers that wait, with the reason but not the message, which carries counters and times."""
+    for each in _statuses(pod):
         if waiting := (each.get("state") or {}).get("waiting"):
             yield {"container": str(each.get("name", "")), "reason": str(waiting.get("reason", ""))}

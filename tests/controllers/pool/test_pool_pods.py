@@ -91,6 +91,14 @@ def test_each_pod_with_an_address_gets_an_instance_of_its_name_and_version() -> 
     assert not of(plan, ApplyDeployment)
 
 
+def test_nobody_is_asked_for_an_agent_that_is_still_starting_and_one_that_starts_again_keeps_its_instance() -> None:
+    pool = managed_pool()
+    pods = [pod("new", agent_started=False), pod("again", agent_started=False), pod("up", agent_started=True)]
+    plan = decide(standing(look(pool, pod_instance("again", pool), pods=pods)), NOW)
+    assert [action.name for action in of(plan, ApplyInstance)] == ["up"]
+    assert not of(plan, DeleteInstance)
+
+
 def test_an_instance_whose_pod_is_gone_or_has_another_uid_is_deleted_before_it_is_made_again() -> None:
     pool = managed_pool()
     pods = [pod("same", uid="uid-of-the-successor")]
