@@ -68,9 +68,14 @@ class Traffic:
         return after
 
     def undisturbed_since(self, before: Counts, *, requests: int = 2 * PER_SECOND) -> None:
-        """Wait for so many more answers; fails if an instance has refused a request since then, answered elsewhere or not."""
+        """Wait for so many more answers; fails if instances have refused requests since then, even if others answered those.
+
+        One in a hundred is let pass, for a machine that is out of breath resets connections; where a drain does not wait, or a
+        table names who has gone, all requests of some users are refused.
+        """
         after = self.goes_on(requests=requests)
-        assert (after.failed, after.refused) == (before.failed, before.refused), (before, after)
+        assert after.failed == before.failed, (before, after)
+        assert after.refused - before.refused <= 0.01 * (after.sent - before.sent), (before, after)
 
 
 @contextmanager
