@@ -5,6 +5,7 @@ When there is no fresh word, the last split stays as the best that is known, and
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -45,8 +46,22 @@ def status_of(seen: Observation, now: datetime) -> tuple[dict[str, Any], tuple[C
         ),
     )
     generation = seen.instance.metadata.generation
-    fields["conditions"] = set_conditions(conditions_of(seen.stored), conditions, observed_generation=generation, now=now)
+    fields["conditions"] = set_conditions(_of_this_drain(seen), conditions, observed_generation=generation, now=now)
     return fields, conditions
+
+
+def _of_this_drain(seen: Observation) -> list[Mapping[str, Any]]:
+    """The conditions that stand, less a Drained of an earlier drain: by its time this one would have ended before it began."""
+    drain, before = seen.instance.spec.drain, conditions_of(seen.stored)
+    if drain is None:
+        return list(before)
+    began, generation = timestamp(drain.started_at), seen.instance.metadata.generation
+
+    def earlier(item: Mapping[str, Any]) -> bool:
+        older = int(item.get("observedGeneration") or 0) < generation  # else a clock that is ahead would renew it for ever
+        return item.get("type") == "Drained" and older and str(item.get("lastTransitionTime")) < began
+
+    return [item for item in before if not earlier(item)]
 
 
 def _fresh(seen: Observation, status: AgentStatus) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from loop_objects import GIB, NOW, agent_status, instance_object, pool_object
+from loop_objects import GIB, NOW, agent_status, at, condition_item, instance_object, pool_object
 
 from contract import signing
 from contract.agent import AgentStatus, EngineReport, Intent, ServingReport, intent_spec
@@ -190,6 +190,20 @@ def test_drained_is_written_in_a_hurry_and_goes_with_the_drain() -> None:
     back = decide(leaving(drain=None, old=dict(first.status), write_ages=(2.0,)), NOW)
     assert back.status is not None
     assert find_condition(back.status["conditions"], "Drained") is None
+
+
+@pytest.mark.parametrize(("generation", "renewed"), [(1, True), (2, False)])
+def test_a_drained_of_an_earlier_drain_is_said_anew_with_its_own_time(generation: int, renewed: bool) -> None:
+    """The drain was called off and asked for again before anybody looked; who scales down compares the times."""
+    stands = condition_item("Drained", "True", "NothingInFlight", generation=generation, since=at(-60))
+    pool = pool_object(entries=("a",))
+    intent = intent_for(GRServingPool.parse(pool), POLICY).to_wire()
+    stored = instance_object("pool-a", pool, intent=intent, generation=2, conditions=[stands])
+    stored["spec"]["drain"] = DRAIN
+    seen = replace(leaving(Answered(status=idle_status(generation=2))), instance=GRInstance.parse(stored), stored=stored)
+    item = find_condition(status_of(seen, at(5))[0]["conditions"], "Drained")
+    assert item is not None
+    assert (item["lastTransitionTime"] >= DRAIN["startedAt"]) is renewed
 
 
 def table_of(*rows: tuple[str, InstanceState]) -> dict[str, Any]:
