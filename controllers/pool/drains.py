@@ -20,6 +20,8 @@ from controllers.runtime.conditions import conditions_of, find_condition, timest
 from crds.instance import DrainReason
 from policies.scaling.victims import Candidate, choose_victims, order_of_leaving
 
+CLOCKS_DIFFER_SECONDS = 5.0
+"""A start that lies further in the future than this comes from a clock that is wrong."""
 _COST_ORIGIN = 3_900_000_000
 _OUR_COSTS_BELOW = -1_000_000_000
 """Deletion costs of ours are the second of the choice minus an origin: within 32 bits, and below what people use."""
@@ -154,17 +156,21 @@ def _marked(pod: Pod, scene: Scene) -> bool:
 
 
 def _scale_down(pod: Pod, scene: Scene, now: datetime) -> dict[str, Any]:
-    return _stands(pod, scene) or _drain(DrainReason.SCALE_DOWN, scene, now)
+    return _stands(pod, scene, now) or _drain(DrainReason.SCALE_DOWN, scene, now)
 
 
 def _terminating(pod: Pod, scene: Scene, now: datetime) -> dict[str, Any]:
-    return _stands(pod, scene) or _drain(DrainReason.TERMINATING, scene, now)
+    return _stands(pod, scene, now) or _drain(DrainReason.TERMINATING, scene, now)
 
 
-def _stands(pod: Pod, scene: Scene) -> dict[str, Any] | None:
+def _stands(pod: Pod, scene: Scene, now: datetime) -> dict[str, Any] | None:
+    """The drain that goes on. One that begins in the future is that of a leader whose clock was wrong, and begins anew: it would
+    take that much longer, and no word of the agent would count for it."""
     instance = scene.instances.get(pod.name)
     drain = None if instance is None else _drain_of(instance)
-    return None if drain is None else dict(drain)
+    if drain is None or (_started(drain) - now).total_seconds() > CLOCKS_DIFFER_SECONDS:
+        return None
+    return dict(drain)
 
 
 def _drain(reason: DrainReason, scene: Scene, now: datetime) -> dict[str, Any]:
@@ -176,12 +182,16 @@ def _drain_of(instance: InstanceSeen) -> Mapping[str, Any] | None:
     return drain
 
 
+def _started(drain: Mapping[str, Any]) -> datetime:
+    return datetime.fromisoformat(str(drain["startedAt"]))
+
+
 def _deadline(drain: Mapping[str, Any]) -> datetime:
-    return datetime.fromisoformat(str(drain["startedAt"])) + timedelta(seconds=int(drain["deadlineSeconds"]))
+    return _started(drain) + timedelta(seconds=int(drain["deadlineSeconds"]))
 
 
 def _cost(drain: Mapping[str, Any]) -> str:
-    return str(int(datetime.fromisoformat(str(drain["startedAt"])).timestamp()) - _COST_ORIGIN)
+    return str(int(_started(drain).timestamp()) - _COST_ORIGIN)
 
 
 def _our_cost(pod: Pod) -> bool:

@@ -21,6 +21,8 @@ from policies.routing.warmup import ramp_weight_percent
 
 GRACE_SECONDS = 30.0
 FIRST_TABLE_SECONDS = 30.0
+CLOCKS_DIFFER_SECONDS = 5.0
+"""A stamp that lies further in the future than this comes from a clock that is wrong."""
 UNREACHABLE = frozenset({"AgentUnreachable", "EngineUnreachable"})
 FULL = 100
 
@@ -45,7 +47,7 @@ def members_of(seen: Observation, policy: RoutingPolicySpec, previous: Table | N
         weight = FULL
         if previous is not None and weights.get(identity, 0) < FULL:
             weight = ramp_weight_percent(
-                age_ms=_ready_for_seconds(instance, now) * 1000.0,
+                age_ms=_ready_for_seconds(instance, started=seen.started, now=now) * 1000.0,
                 hit_percent=_relative_hit(instance, mean_hit),
                 target_hit_percent=float(policy.warmup.hit_percent),
                 max_ms=policy.warmup.max_seconds * 1000.0,
@@ -76,7 +78,7 @@ def not_observed_yet(seen: Observation, now: datetime) -> int:
 
     The first table moves nobody, so it is worth a moment: later comers are let in by the churn budget only.
     """
-    born = max(seen.pool.metadata.creation_timestamp or seen.started, seen.started)
+    born = max(_past(seen.pool.metadata.creation_timestamp or seen.started, started=seen.started, now=now), seen.started)
     if (now - born).total_seconds() >= FIRST_TABLE_SECONDS:
         return 0
     heard = 0
@@ -101,7 +103,7 @@ def seconds_of_grace_left(instance: GRInstance, *, started: datetime, now: datet
     since = unreachable_since(instance)
     if since is None:
         return None
-    return max(0.0, GRACE_SECONDS - (now - max(since, started)).total_seconds())
+    return max(0.0, GRACE_SECONDS - (now - max(_past(since, started=started, now=now), started)).total_seconds())
 
 
 def _may_own(instance: GRInstance, *, in_table: bool, started: datetime, now: datetime) -> bool:
@@ -112,11 +114,16 @@ def _may_own(instance: GRInstance, *, in_table: bool, started: datetime, now: da
     return in_table and (left is None or left > 0)
 
 
-def _ready_for_seconds(instance: GRInstance, now: datetime) -> float:
+def _ready_for_seconds(instance: GRInstance, *, started: datetime, now: datetime) -> float:
     ready = find_condition(instance.status.conditions, "Ready")
     if ready is None or ready.status is not ConditionStatus.TRUE:
         return 0.0
-    return max(0.0, (now - ready.last_transition_time).total_seconds())
+    return max(0.0, (now - _past(ready.last_transition_time, started=started, now=now)).total_seconds())
+
+
+def _past(stamp: datetime, *, started: datetime, now: datetime) -> datetime:
+    """The stamp; one from the future is that of another clock, perhaps a former leader's: what counts is since when we lead."""
+    return stamp if (stamp - now).total_seconds() <= CLOCKS_DIFFER_SECONDS else started
 
 
 def _mean_hit_percent(seen: Observation, weights: Mapping[tuple[str, str], int]) -> float | None:

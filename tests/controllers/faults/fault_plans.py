@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from dataclasses import dataclass
 
 from fault_world import World
+from runtime_operator import OperatorProcess
 
-from testbed.faults import Action, Match, Rule
+from testbed.faults import Action, Call, Match, Rule
 
 EVENTS = Match(watch=True, events=frozenset({"ADDED", "MODIFIED", "DELETED"}))
 
@@ -38,3 +40,8 @@ def run(world: World, *plan: Fault, changes: int = 3, seconds: float = 1.0, hits
         world.proxy.clear()
     world.converges()
     return rules
+
+
+def kill_after(world: World, operator: OperatorProcess, write: int, *, of: Match) -> Rule:
+    """Kill the operator when so many of its writes have been done; it never hears of the last one."""
+    return world.proxy.add(of, Call(function=lambda: operator.child.send_signal(signal.SIGKILL)), skip=write - 1, times=1)

@@ -137,13 +137,14 @@ class PodsWorld(World):
         farm: AgentFarm,
         stack: ExitStack,
         pods: PlayedPods,
+        *,
+        deadline_seconds: int,
     ) -> None:
         super().__init__(plane, api, namespace, directory, farm, stack)
-        self.pods = pods
+        self.pods, self.deadline_seconds = pods, deadline_seconds
         farm.agents = pods.agents
         self.replicas, self.version, self.guests = 2, 1, 0
         self.pools: list[str] = []
-        self.deadline_seconds = DRAIN_SECONDS
         self.lost_instances: dict[str, int] = {}
         """How often somebody has deleted the instance of a pod, by name."""
         self._turn = 0
@@ -226,6 +227,11 @@ class PodsWorld(World):
         """What anybody may do at any time."""
         self.api.delete(f"/api/v1/namespaces/{self.namespace}/pods/{name}")
 
+    def delete_instance(self, name: str) -> None:
+        """Somebody deletes the object of an instance whose pod is well."""
+        self.lost_instances[name] = self.lost_instances.get(name, 0) + 1
+        self.api.delete(f"{self.path('grinstances')}/{name}").raise_for_status()
+
     def scale_deployment_by_hand(self, replicas: int) -> None:
         """Somebody bypasses the pool; does nothing while there is no Deployment."""
         content = {"content-type": "application/merge-patch+json"}
@@ -284,14 +290,16 @@ class PodsWorld(World):
 
 
 @contextmanager
-def open_pods_world(plane: ControlPlane, api: httpx.Client, directory: Path) -> Iterator[PodsWorld]:
+def open_pods_world(
+    plane: ControlPlane, api: httpx.Client, directory: Path, *, deadline_seconds: int = DRAIN_SECONDS
+) -> Iterator[PodsWorld]:
     """A new namespace with its policies and a kubelet that plays its pods; deleted afterwards without waiting."""
     namespace = f"faults-{secrets.token_hex(4)}"
     api.post("/api/v1/namespaces", json={"metadata": {"name": namespace}}).raise_for_status()
     with ExitStack() as stack:
         pods = stack.enter_context(PlayedPods(api, namespace))
         farm = stack.enter_context(AgentFarm())
-        world = PodsWorld(plane, api, namespace, directory, farm, stack, pods)
+        world = PodsWorld(plane, api, namespace, directory, farm, stack, pods, deadline_seconds=deadline_seconds)
         world.make_policies()
         yield world
     api.delete(f"/api/v1/namespaces/{namespace}")

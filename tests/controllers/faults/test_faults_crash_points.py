@@ -12,11 +12,12 @@ from typing import Any
 import fault_oracle
 import httpx
 import pytest
+from fault_plans import kill_after
 from fault_world import World, open_world
-from runtime_operator import OperatorProcess, wait_for
+from runtime_operator import wait_for
 
 from testbed.control_plane import ControlPlane
-from testbed.faults import Call, Match, Rule, writes
+from testbed.faults import writes
 
 pytestmark = pytest.mark.slow
 
@@ -50,11 +51,6 @@ def end_state(world: World) -> dict[str, Any]:
     return state
 
 
-def kill_after(world: World, operator: OperatorProcess, write: int, *, of: Match = WORK) -> Rule:
-    """Kill the operator when so many of its writes have been done; it never hears of the last one."""
-    return world.proxy.add(of, Call(function=lambda: operator.child.send_signal(signal.SIGKILL)), skip=write - 1, times=1)
-
-
 @pytest.fixture
 def worlds(crds_installed: ControlPlane, kube_api: httpx.Client, tmp_path: Path) -> Iterator[Any]:
     """Opens fresh worlds, each in a directory of its own."""
@@ -79,7 +75,7 @@ def test_killed_after_each_write_of_a_clean_run_it_ends_in_the_same_state(worlds
         print(f"crash after write {write} of {number}")  # noqa: T201 - pytest shows it for a test that fails, or with -s
         with worlds(f"after-{write}") as world:
             with world.operator() as operator:
-                rule = kill_after(world, operator, write)
+                rule = kill_after(world, operator, write, of=WORK)
                 world.make_pool(entries=("a",))
                 try:
                     wait_for(lambda: operator.child.poll() is not None, seconds=20)

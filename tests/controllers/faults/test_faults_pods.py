@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from fault_plans import EVENTS, Fault, run
-from fault_pods import PodsWorld
+from fault_pods import MANAGED, PodsWorld
 
 from testbed.faults import Answer, Cut, Drop, Duplicate, Freeze, Match, Reorder, ResetAfter, ResetBefore, StreamError, writes
 
@@ -55,6 +55,23 @@ def test_events_of_pods_that_get_lost_come_twice_or_overtake_each_other_and_watc
         changes=2 * CHANGES,
         hits=2,
     )
+
+
+def test_engines_that_give_their_bytes_back_late_are_waited_for_and_nothing_else_moves(pods_world: PodsWorld) -> None:
+    world, generation = pods_world, pods_world.get("grroutingtables", MANAGED)["status"]["generation"]
+
+    world.pods.overage_bytes = lambda name: 1 << 20
+
+    def reasons(plural: str, type_: str) -> set[tuple[str, str]]:
+        found = (item for each in world.list(plural) for item in each["status"]["conditions"])
+        return {(item["status"], item["reason"]) for item in found if item["type"] == type_}
+
+    world.until(lambda: reasons("grinstances", "SplitSettled") == {("False", "Deferred")})
+    world.until(lambda: {status for status, _ in reasons("grservingpools", "SplitSettled")} == {"False"})
+    assert {status for status, _ in reasons("grservingpools", "Ready")} == {"True"}
+    assert world.get("grroutingtables", MANAGED)["status"]["generation"] == generation
+    world.pods.overage_bytes = lambda name: 0
+    world.converges()
 
 
 def test_after_all_of_it_nothing_is_written_to_pods_pools_and_deployment(pods_world: PodsWorld) -> None:

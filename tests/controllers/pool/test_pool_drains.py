@@ -217,3 +217,12 @@ def test_through_any_history_nobody_goes_before_its_drain_is_over_and_the_pool_e
     world.finish()
     assert world.scale == len(world.pods) == world.wanted
     assert not [name for name, each in world.pods.items() if each["drain"] or each["cost"]]
+
+
+def test_a_drain_that_begins_in_the_future_begins_anew_so_that_it_ends_in_its_time_and_the_agent_is_believed() -> None:
+    """A leader with a fast clock began it; a clock that is a moment ahead is none of that kind."""
+    pods = [pod("a"), pod("b", cost="-2")]
+    plan = leaving(pods, wanted=1, scale=2, drains={"b": scale_down(1200)})
+    assert plan.drains == {"b": scale_down()}
+    assert plan.next_look == at(DEADLINE)
+    assert leaving(pods, wanted=1, scale=2, drains={"b": scale_down(2)}).drains == {"b": scale_down(2)}

@@ -314,3 +314,23 @@ def test_through_any_history_generations_only_grow_and_slots_only_point_at_known
             assert all(owner < len(status["instances"]) for owner in owners)
             table = table_object(status)
             GRRoutingTable.parse(table)  # the API would take it
+
+
+def test_times_that_a_leader_with_a_fast_clock_wrote_keep_nobody_waiting_for_them() -> None:
+    """Twenty minutes from the future: the grace of a silent instance and the warm-up of a new one count from our own start."""
+    table = published(instance("a"), instance("b"), instance("c"))
+    seen = (instance("a"), instance("b"), instance("c", SILENT, since=1200))
+    assert decide(observed(*seen, table=table, started=0), at(20)).table_status is None
+    assert names(decide(observed(*seen, table=table, started=0), at(31))) == ["pool-a", "pool-b"]
+
+    policy = Found(spec=RoutingPolicySpec(warmup=Warmup(max_seconds=60)), name="default", source=PolicySource.DEFAULTS)
+    table = published(instance("a"), instance("b"), policy=policy)
+    seen = (instance("a"), instance("b"), instance("c", since=1200))
+    for moment, weight in ((1, 1), (70, 100)):
+        plan = decide(observed(*seen, table=table, policy=policy, started=0, born=-60), at(moment))
+        assert plan.table_status is not None
+        assert plan.table_status["instances"][2]["weightPercent"] >= weight
+        table = table_object(dict(plan.table_status))
+
+    slow = observed(instance("a"), instance("b", None), born=1200, started=-40)
+    assert names(decide(slow, NOW)) == ["pool-a"], "a pool that seems not to be born yet does not wait until it is"
