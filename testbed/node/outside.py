@@ -71,7 +71,8 @@ class OutsideCluster:
         state.sweep()
         owner = processes.identify("owner", os.getpid())
         # Before anything is made: a caller that is killed from here on leaves a record that says what to undo.
-        self._save(state.Record(self.name, owner, str(self.directory), temporary=True, undo=self._undo()))
+        record = state.Record(self.name, owner, str(self.directory), temporary=True, url=self.name, undo=self._undo())
+        self._save(replace(record, kubeconfig=str(self.kubeconfig)))
         try:
             for path in (self.directory, self.directory / "logs"):
                 path.mkdir(mode=0o700)
