@@ -16,7 +16,7 @@ from controllers.pace import wait_before_write
 from controllers.pool.actions import Action, ApplyInstance, DeleteInstance, WriteReadiness
 from controllers.pool.observe import LABEL_LIMIT, NAME_LIMIT, InstanceSeen, Observation, instance_name
 from controllers.pool.pod_decide import PodPlan, Workload, decide_pods, workload_of
-from controllers.pool.pod_readiness import pods_condition, serving_enough
+from controllers.pool.pod_readiness import pods_condition
 from controllers.pool.readiness import instance_condition, instances_condition, paused_condition, ready_condition
 from controllers.pool.summary import summary
 from controllers.pool.workload import disruption_budget_body
@@ -148,7 +148,7 @@ def _status(
     if seen.world is None or problem is not None:
         instances, enough = instances_condition(seen, tuple(wanted), problem=problem), False
     else:
-        instances, enough = pods_condition(seen, seen.world, workload), serving_enough(seen, seen.world)
+        instances, enough = pods_condition(seen, seen.world, workload)
     own = (instances, paused_condition(seen.pool))
     ready = ready_condition(seen, instances, serving_enough=enough)
     items = set_conditions(before, own if ready is None else (*own, ready), observed_generation=generation, now=now)

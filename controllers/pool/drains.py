@@ -106,6 +106,8 @@ def _chosen(scene: Scene, live: Sequence[Pod], marked: Sequence[Pod], scale: int
         leave = set(order[: len(order) - needed_again])
         return [pod for pod in marked if pod.name in leave]
     too_many = min(scale - scene.wanted - len(marked), len(staying) - scene.wanted)
+    if too_many <= 0:
+        return list(marked)
     more = {each.name for each in choose_victims([_candidate(pod, scene, now) for pod in staying], too_many)}
     return [pod for pod in live if pod.name in names or pod.name in more]
 

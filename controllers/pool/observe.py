@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from controllers.parsed import ParsedObjects
 from controllers.pool.pod_world import PodWorld
 from controllers.runtime.errors import Terminal
-from controllers.runtime.resources import INSTANCES, POOLS, Key, Object, key_of, uid_of
+from controllers.runtime.resources import INSTANCES, POOLS, Key, Object, uid_of
 from controllers.runtime.store import Store
 from crds import GRInstance, GRServingPool, explain_invalid
 
@@ -31,7 +31,7 @@ class InstanceSeen:
     @property
     def name(self) -> str:
         """Name of the object."""
-        return key_of(self.stored).name
+        return str(self.stored["metadata"]["name"])
 
     @property
     def uid(self) -> str:

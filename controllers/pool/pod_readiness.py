@@ -20,9 +20,13 @@ from controllers.words import few
 KIND = "InstancesReady"
 
 
-def pods_condition(seen: Observation, world: PodWorld, workload: Workload) -> Condition:
-    """InstancesReady of a pool of pods."""
+def pods_condition(seen: Observation, world: PodWorld, workload: Workload) -> tuple[Condition, bool]:
+    """InstancesReady of a pool of pods, and whether as many instances serve as the pool wants, whatever else goes on."""
     counts = Counts(seen, world)
+    return _condition_of(seen, world, workload, counts), counts.wanted > 0 and counts.ready >= counts.wanted
+
+
+def _condition_of(seen: Observation, world: PodWorld, workload: Workload, counts: Counts) -> Condition:
     if workload.problem is not None and not (workload.problem[0] == "Progressing" and world.pods):
         reason, message = workload.problem
         return Condition(KIND, "False", reason, f"{message}{_still(counts)}")
@@ -39,12 +43,6 @@ def pods_condition(seen: Observation, world: PodWorld, workload: Workload) -> Co
         reason, message = problem
         return Condition(KIND, "False", reason, f"{counts.share()}; {message}")
     return _progress(seen, world, counts)
-
-
-def serving_enough(seen: Observation, world: PodWorld) -> bool:
-    """Whether as many instances serve as the pool wants, whatever else goes on."""
-    counts = Counts(seen, world)
-    return counts.wanted > 0 and counts.ready >= counts.wanted
 
 
 class Counts:

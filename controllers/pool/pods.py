@@ -55,7 +55,7 @@ class Pod:
     @property
     def name(self) -> str:
         """Its name, which is that of its instance too."""
-        return key_of(self.stored).name
+        return str(self.stored["metadata"]["name"])
 
     @property
     def uid(self) -> str:
