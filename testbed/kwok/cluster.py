@@ -158,6 +158,8 @@ class FakeCluster:
         metadata = {"name": "testbed:kwok"}
         _create(client, f"{rbac}/clusterroles", {"metadata": metadata, "rules": _ROLE})
         _create(client, f"{rbac}/clusterrolebindings", {"metadata": metadata, "roleRef": reference, "subjects": [subject]})
+        # In a kept directory the nodes are still the old kwok's, and the new one would wait until those Leases have run out.
+        client.delete("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases")
         for number in range(self.nodes):
             name = f"fake-{number:04}"
             labels = {**NODE_LABELS, "kubernetes.io/hostname": name}

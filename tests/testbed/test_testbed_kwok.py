@@ -14,11 +14,13 @@ from typing import Any
 import httpx
 import pytest
 
-from testbed import processes, state
+from testbed import processes, release, state
 from testbed.binaries import Binaries
 from testbed.kwok import FakeCluster, why_not
+from testbed.versions import PROGRAMS
 
 GATE = "grfleet.dev/warm"
+PODS_OF_KEPT = "/api/v1/namespaces/kept/pods"
 STRATEGIC = {"content-type": "application/strategic-merge-patch+json"}
 MERGE = {"content-type": "application/merge-patch+json"}
 
@@ -34,10 +36,10 @@ def eventually(look: Callable[[], Any], *, seconds: float = 30) -> Any:
 class Place:
     """A namespace on fake nodes."""
 
-    def __init__(self, cluster: FakeCluster, api: httpx.Client) -> None:
+    def __init__(self, cluster: FakeCluster, api: httpx.Client, *, name: str = "") -> None:
         self.cluster, self.api = cluster, api
-        self.name = f"fake-{secrets.token_hex(4)}"
-        api.post("/api/v1/namespaces", json={"metadata": {"name": self.name}}).raise_for_status()
+        self.name = name or f"fake-{secrets.token_hex(4)}"
+        api.post("/api/v1/namespaces", json={"metadata": {"name": self.name}})
         self.pods_path = f"/api/v1/namespaces/{self.name}/pods"
         self.deployments = f"/apis/apps/v1/namespaces/{self.name}/deployments"
         eventually(lambda: api.get(f"/api/v1/namespaces/{self.name}/serviceaccounts/default").is_success)
@@ -145,6 +147,30 @@ def test_without_its_programs_the_reason_says_what_to_run(monkeypatch: pytest.Mo
 
     assert reason is not None
     assert "kwok missing; run `grfleet testbed build --kwok`" in reason
+
+
+def test_kwok_is_built_because_nothing_vouches_for_its_release() -> None:
+    with pytest.raises(release.ReleaseError, match="no checksum"):
+        release.artifact(PROGRAMS["kwok"], "x86_64")
+
+
+def test_a_real_node_and_fake_ones_in_one_cluster_are_refused() -> None:
+    refused = subprocess.run(
+        [sys.executable, "-m", "testbed", "up", "--node", "--kwok", "3"], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert refused.returncode == 2
+    assert "one real node or fake ones" in " ".join(refused.stderr.split())
+
+
+def test_a_kept_directory_continues_with_nodes_and_pods_that_were_just_coming_up(kwok_parts: None, tmp_path: Path) -> None:
+    with FakeCluster(2, tmp_path / "kept") as first, first.plane.client() as api:
+        Place(first, api, name="kept").deploy(3)
+        eventually(lambda: len(api.get(PODS_OF_KEPT).json()["items"]) == 3)
+    with FakeCluster(3, tmp_path / "kept") as second, second.plane.client() as api:
+        place = Place(second, api, name="kept")
+        eventually(lambda: len(place.ready()) == 3)
+        assert len(api.get("/api/v1/nodes").json()["items"]) == 3
 
 
 @pytest.mark.usefixtures("kwok_parts")
