@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from msgspec import structs
+
 from controllers.announce import Announcement
 from controllers.lookup import Found
 from controllers.preinference.observe import InstanceSeen, Memory, Observation
@@ -115,6 +117,7 @@ def load_of(seen: Observation) -> PoolLoad:
     """
     memory, managed = seen.memory, seen.pool.spec.instances.managed is not None
     standing = [each.model.spec.pre_infer for each in seen.instances if each.model.spec.pre_infer is not None]
+    given = {each.name: each.model.spec.pre_infer.slots for each in seen.instances if each.model.spec.pre_infer is not None}
     slots, prefix_bytes = memory.slots, memory.prefix_bytes
     if slots is None or prefix_bytes is None:
         slots = max((each.slots for each in standing), default=None)
@@ -123,7 +126,7 @@ def load_of(seen: Observation) -> PoolLoad:
         replicas=seen.pool.spec.replicas if managed else len(seen.staying),
         slots=slots,
         prefix_bytes=prefix_bytes,
-        instances=seen.metrics.instances,
+        instances=tuple(structs.replace(each, slots=given.get(each.name)) for each in seen.metrics.instances),
         window_s=seen.metrics.window_s,
     )
 

@@ -10,7 +10,7 @@ import msgspec
 
 from policies.measurement import Fresh, Measurement
 from policies.preinference.erlang import fewest_slots
-from policies.preinference.observed import offered_slots
+from policies.preinference.observed import InstanceLoad, offered_slots
 from policies.preinference.rules import CapacityRules, PoolLoad
 from policies.scaling.proposals import Proposal
 from policies.scaling.ratio import Reading, UsageRatio, round_up, usage_ratio
@@ -59,7 +59,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 def demand_of(load: PoolLoad, rules: CapacityRules, *, slots: int) -> Demand:
     """Measure the offered load of a pool with so many slots on each instance."""
     slots = max(slots, 1)
-    offered = [(instance.ready, offered_slots(instance, slots=load.slots or 0)) for instance in load.instances]
+    offered = [(each.ready, offered_slots(each, slots=_slots_of(each, load))) for each in load.instances]
     absent = max(0, load.replicas - len(load.instances)) if rules.scale_replicas else 0
     instances = max(len(load.instances) + absent, 1)
     measured = [value.value for ready, value in offered if ready and isinstance(value, Fresh)]
@@ -77,6 +77,10 @@ def demand_of(load: PoolLoad, rules: CapacityRules, *, slots: int) -> Demand:
         refused_percent=max(100.0 - rules.hit_before_rank_percent, LEAST_REFUSED_PERCENT),
         most=max(16 * rules.slots.maximum, 1),
     )
+
+
+def _slots_of(instance: InstanceLoad, load: PoolLoad) -> int:
+    return instance.slots if instance.slots is not None else load.slots or 0
 
 
 def _per_slot(value: Measurement, slots: int) -> Measurement:

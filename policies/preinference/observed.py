@@ -65,6 +65,8 @@ class InstanceLoad(msgspec.Struct, frozen=True, kw_only=True):
         Latency of ranking requests; without any request there is none.
     age_at_use_ms
         Mean age of a prefix when it is used; engines need not report it (`littles_law.mean_life_ms` estimates it).
+    slots
+        Slots that it was given; None: as many as the pool's instances have. Fewer where the pool's limit does not divide evenly.
     """
 
     name: str
@@ -75,6 +77,7 @@ class InstanceLoad(msgspec.Struct, frozen=True, kw_only=True):
     queue: Measurement = Missing()
     p99_ms: Measurement = Missing()
     age_at_use_ms: Measurement = Missing()
+    slots: int | None = None
 
 
 def rates_between(before: CounterSample, after: CounterSample, *, age_ms: float, stale_after_ms: float) -> Rates:

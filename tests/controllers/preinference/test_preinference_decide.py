@@ -204,6 +204,15 @@ def test_the_limit_of_the_pool_is_dealt_out_in_the_order_of_names() -> None:
     assert "budget.maxInflight" in message(plan)
 
 
+def test_an_instance_that_got_no_slot_shows_its_refusals_as_load_and_not_as_doubt() -> None:
+    stored, found = pool("Manual", replicas=3), policy(budget={"maxInflight": 2})
+    standing = [instance(n, stored, spec={"preInfer": {"slots": int(n != "c"), "bytes": STEP}}) for n in "abc"]
+    busy = metrics(load("a", offered=0.9, refused=20.0), load("b", offered=0.9, refused=20.0), load("c", refused=40.0))
+    plan = planned(observation(stored, standing, busy, found=found))
+    assert words(plan) == {"MetricsFresh": ("True", "Fresh"), "PreInferenceScaled": ("False", "LimitReached")}
+    assert "budget.maxInflight" in message(plan)
+
+
 def test_a_round_writes_a_bounded_number_of_instances_and_the_next_one_goes_on_with_the_same_plan() -> None:
     stored = pool("Manual", replicas=100)
     found = policy(

@@ -398,3 +398,29 @@ async def test_an_instance_that_has_just_become_ready_puts_nobody_in_doubt() -> 
     assert w.condition("MetricsFresh") == ("True", "Fresh")
     await w.looks(4)
     assert w.condition("MetricsFresh") == ("False", "Missing"), "a minute is long enough"
+
+
+async def test_capacity_that_somebody_else_wrote_is_written_back() -> None:
+    w = world("Manual")
+    w.source.set(*busy("a", "b"))
+    await w.lead()
+    await w.looks(5)
+    ours = w.capacity("a")
+    w.kube.edit(INSTANCES, Key("team", "pool-a"), preInfer={"slots": 99, "bytes": 0})
+    await w.look()
+    assert w.capacity("a") == ours
+
+
+async def test_an_instance_of_the_same_name_is_another_one_and_gets_its_capacity_anew() -> None:
+    w = world("Manual")
+    w.source.set(*busy("a", "b"))
+    await w.lead()
+    await w.looks(5)
+    ours = w.capacity("a")
+    fresh = instance("a", dict(w.pool), ready=False)
+    w.kube.version += 1
+    fresh["metadata"] |= {"uid": "another", "resourceVersion": str(w.kube.version)}
+    w.store.upsert(INSTANCES, fresh)
+    assert w.capacity("a") is None
+    await w.look()
+    assert w.capacity("a") == ours

@@ -17,6 +17,7 @@ from policies.measurement import Fresh, Measurement, Missing, NotANumber, Stale
 from policies.preinference.observed import InstanceLoad, Rates
 
 NAMES = "abcd"
+GAUGES = ("busy_slots", "live_prefix_bytes", "queue", "p99_ms")
 NUMBERS = st.one_of(st.just(0.0), st.floats(0.0, 1e4), st.sampled_from([5e-324, 1e9, MOST]))
 MEASURED: st.SearchStrategy[Measurement] = st.one_of(
     NUMBERS.map(lambda value: Fresh(value=value)),
@@ -27,7 +28,7 @@ MEASURED: st.SearchStrategy[Measurement] = st.one_of(
 @st.composite
 def loads(draw: Any, name: str) -> InstanceLoad:
     fine = load(name, offered=draw(st.floats(0.0, 12.0)), refused=draw(NUMBERS))
-    broken = draw(st.lists(st.sampled_from([*InstanceLoad.__struct_fields__[3:-1], *Rates.__struct_fields__]), max_size=3))
+    broken = draw(st.lists(st.sampled_from([*GAUGES, *Rates.__struct_fields__]), max_size=3))
     for field in broken:
         value = draw(MEASURED)
         if field in Rates.__struct_fields__:
