@@ -3,6 +3,7 @@ its uid; the agent holds the newest authentic one and never goes back. `expires`
 intent holds until a newer one replaces it, however long the operator is away.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -12,6 +13,9 @@ from contract.agent import Intent, IntentAnswer, IntentSpec, IntentStatus
 
 CLOCK_SKEW_SECONDS = 60
 """How far the clocks of operator and agent may differ before an intent counts as expired or as coming from the future."""
+
+KEY_LOOK_SECONDS = 1
+"""How often a signature that does not fit may send the agent to look for a new key."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +45,22 @@ class IntentBook:
         Refuse intents for any other uid; None accepts the first uid and, later, newer ones.
     skew_seconds : int
         Tolerance for clocks that differ.
+    renewed_key : callable
+        Reads the key anew from where it came, None when there is none; asked when a signature does not fit the key at hand, so that
+        a key that people replace needs no restart.
     """
 
     def __init__(
-        self, *, public_key: bytes | None, instance_uid: str | None = None, skew_seconds: int = CLOCK_SKEW_SECONDS
+        self,
+        *,
+        public_key: bytes | None,
+        instance_uid: str | None = None,
+        skew_seconds: int = CLOCK_SKEW_SECONDS,
+        renewed_key: Callable[[], bytes | None] = lambda: None,
     ) -> None:
         self._key = public_key
+        self._renewed_key = renewed_key
+        self._looked_s = float("-inf")
         self._bound_uid = instance_uid
         self._skew_seconds = skew_seconds
         self.current: AcceptedIntent | None = None
@@ -61,7 +75,7 @@ class IntentBook:
         now_s : float
             Unix seconds of the agent's clock.
         """
-        if self._key is not None and not signing.is_authentic(intent, self._key):
+        if not self._is_authentic(intent, now_s=now_s):
             return self._answer(IntentStatus.FORGED, "signature: not made by the operator's key; check --intent-key")
         if self._bound_uid is not None and intent.uid != self._bound_uid:
             return self._answer(IntentStatus.INVALID, f"uid: this agent is bound to {self._bound_uid!r} by --instance-uid")
@@ -74,6 +88,18 @@ class IntentBook:
             return refusal
         self.current = AcceptedIntent(uid=intent.uid, generation=intent.generation, issued=intent.issued, spec=spec)
         return self._answer(IntentStatus.ACCEPTED, "")
+
+    def _is_authentic(self, intent: Intent, *, now_s: float) -> bool:
+        if self._key is None or signing.is_authentic(intent, self._key):
+            return True
+        if abs(now_s - self._looked_s) < KEY_LOOK_SECONDS:
+            return False
+        self._looked_s = now_s
+        renewed = self._renewed_key()
+        if renewed is None or not signing.is_authentic(intent, renewed):
+            return False
+        self._key = renewed  # whatever the former one signed is forged from now on
+        return True
 
     def _standing(self, intent: Intent, spec: IntentSpec) -> IntentAnswer | None:
         """Compare with the intent in force; None when the new one may replace it."""

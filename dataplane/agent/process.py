@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from aiohttp import web
@@ -66,7 +67,9 @@ async def _serve(settings: Settings, *, key: bytes | None, token: str | None) ->
         raise ConfigurationError(f"--engine {error}") from error
     agent = Agent(
         engine=engine,
-        intents=IntentBook(public_key=key, instance_uid=settings.instance_uid),
+        intents=IntentBook(
+            public_key=key, instance_uid=settings.instance_uid, renewed_key=partial(_renewed_key, settings.intent_key_file)
+        ),
         start_id=f"{os.getpid()}-{time.time_ns():x}",
         wall_s=time.time,
         monotonic_s=time.monotonic,
@@ -90,6 +93,17 @@ async def _serve(settings: Settings, *, key: bytes | None, token: str | None) ->
     except CannotListen as error:
         raise ConfigurationError(f"--listen {error}") from error
     return 0
+
+
+def _renewed_key(path: str | None) -> bytes | None:
+    """The key as the file has it now; None, with a line in the log, when it holds none."""
+    if path is None:
+        return None
+    try:
+        return read_public_key(path)
+    except ConfigurationError as error:
+        log.warning("the key cannot be read anew: %s", error)
+        return None
 
 
 def read_public_key(path: str) -> bytes:
