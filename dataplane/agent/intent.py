@@ -46,8 +46,8 @@ class IntentBook:
     skew_seconds : int
         Tolerance for clocks that differ.
     renewed_key : callable
-        Reads the key anew from where it came, None when there is none; asked when a signature does not fit the key at hand, so that
-        a key that people replace needs no restart.
+        Reads the key anew from where it came, None when there is none; asked when a signature does not fit the key at hand, so
+        that a key that people replace needs no restart.
     """
 
     def __init__(
