@@ -6,11 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from engine_process import EngineProcess, small_config
-
-from engines.reference.clock import ModelClock
-from engines.reference.metrics import render
-from simulator.core.instance import GRInstanceCore
+from engine_process import EngineProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "contract.md").read_text(encoding="utf-8")
@@ -49,10 +45,3 @@ async def test_the_example_session_moves_one_granule(tmp_path: Path, new_engine:
     assert "0 of 1000 tokens cached" in output
     assert "1000 of 1010 tokens cached" in output
     assert "applied revision 2" in output
-
-
-def test_the_table_of_metrics_is_that_of_the_engine() -> None:
-    core = GRInstanceCore(small_config(), seed=1)
-    body, _ = render(core, ModelClock(lambda: 0.0))
-    types = {line.split()[2] for line in body.decode().splitlines() if line.startswith("# TYPE")}
-    assert set(re.findall(r"^\| `(gr_[a-z0-9_]+)`", TEXT, re.MULTILINE)) == types
