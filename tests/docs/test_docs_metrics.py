@@ -23,8 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
-from controllers.allocation.agent_calls import new_agents  # noqa: E402 - the path is set just above when run as a program
 from controllers.agent_book import AgentBook  # noqa: E402
+from controllers.allocation.agent_calls import new_agents  # noqa: E402 - the path is set just above when run as a program
 from controllers.loops import all_loops  # noqa: E402
 from controllers.metrics_source.queries import markdown_table  # noqa: E402
 from controllers.runtime.clock import FakeClock  # noqa: E402
@@ -61,7 +61,8 @@ def table_of(registry: CollectorRegistry) -> str:
 
 def operator_table() -> str:
     runtime = Runtime(Settings(), all_loops(), clock=FakeClock(), rng=random.Random(1))
-    new_agents(cast(Context, SimpleNamespace(metrics=runtime.metrics, clock=FakeClock(), rng=random.Random(1), http=None)), AgentBook())
+    context = SimpleNamespace(metrics=runtime.metrics, clock=FakeClock(), rng=random.Random(1), http=None)
+    new_agents(cast(Context, context), AgentBook())
     return table_of(runtime.metrics.registry)
 
 
@@ -121,21 +122,6 @@ def declared(room: str) -> Iterator[tuple[Path, str]]:
 def test_no_metric_is_made_anywhere_that_the_page_does_not_list(room: str) -> None:
     names = listed()
     assert [(str(file), name) for file, name in declared(room) if not {name, f"{name}_total"} & names] == []
-
-
-def test_the_alerts_name_only_metrics_that_exist() -> None:
-    names, text = listed(), PAGE.read_text()
-    blocks = re.findall(r"^```promql\n(.*?)^```", text, re.DOTALL | re.M)
-    assert blocks
-    used = {
-        word
-        for block in blocks
-        for line in block.splitlines()
-        if not line.startswith("#")
-        for word in re.findall(r"\b(?:grfleet|gr|controller_runtime|workqueue|leader|rest_client|process)_[a-z0-9_]+", line)
-    }
-    assert used
-    assert used - names == set()
 
 
 def test_the_results_of_a_reconcile_are_explained() -> None:
