@@ -20,7 +20,9 @@ from testbed.binaries import Binaries
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = ("README.md", "docs/develop.md", "docs/demo.md", "docs/cli.md")
-TESTED_ELSEWHERE = {f"docs/{page}.md" for page in ("install", "contract", "agent", "first-pool", "pools", "scaling")}
+TESTED_ELSEWHERE = {
+    f"docs/{page}.md" for page in ("install", "contract", "agent", "first-pool", "operations", "pools", "scaling")
+}
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -142,3 +144,12 @@ def test_links_between_pages_lead_somewhere() -> None:
         prose = re.sub(r"`[^`\n]*`", "", path.read_text())  # a pattern in code may look like a link
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", prose):
             assert (path.parent / target).exists(), f"{path.relative_to(ROOT)} links to {target}"
+
+
+def test_the_map_of_the_documentation_names_every_page() -> None:
+    shown = (ROOT / "docs/README.md").read_text()
+    pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")} - {"README.md"}
+    listed_elsewhere = {page for page in pages if page.startswith("decisions/") and page != "decisions/README.md"}
+    assert [page for page in sorted(pages - listed_elsewhere) if f"]({page})" not in shown] == []
+    decisions = (ROOT / "docs/decisions/README.md").read_text()
+    assert [page for page in sorted(listed_elsewhere) if f"]({Path(page).name})" not in decisions] == []

@@ -32,6 +32,7 @@ class Offer:
     at_s: float
     intent: Intent
     status: IntentStatus
+    reason: str = ""
 
 
 @dataclass(slots=True)
@@ -134,7 +135,7 @@ class AgentFarm:
         agent = self.agents[request.match_info["name"]]
         intent = msgspec.json.decode(await request.read(), type=Intent)
         answer = agent.book.offer(intent, now_s=time.time())
-        agent.offers.append(Offer(time.monotonic(), intent, answer.status))
+        agent.offers.append(Offer(time.monotonic(), intent, answer.status, answer.reason))
         return _json(answer, status=_CODES.get(answer.status, 200))
 
     async def _violation(self, request: web.Request) -> web.Response:

@@ -76,7 +76,7 @@ class PlayedPods(Kubelet):
         async def intent(request: web.Request) -> web.Response:
             offered = msgspec.json.decode(await request.read(), type=Intent)
             answer = agent.book.offer(offered, now_s=time.time() + self.skew_seconds)
-            agent.offers.append(Offer(time.monotonic(), offered, answer.status))
+            agent.offers.append(Offer(time.monotonic(), offered, answer.status, answer.reason))
             return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
 
         app = web.Application()

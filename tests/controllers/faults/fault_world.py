@@ -43,6 +43,7 @@ class World:
         self.fallback_percent = 50
         self.p99_ms = 50
         self.created: dict[str, int] = {}
+        self.public_key = b""
         self.proxy_of("one")
 
     # -- operators ------------------------------------------------------------------------------------------------

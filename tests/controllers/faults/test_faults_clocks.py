@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from fault_pods import MANAGED, PodsWorld
-from fault_world import World
+from fault_world import GUEST, World
 
 from controllers.runtime.conditions import conditions_of, find_condition
 from testbed.faults import Match, ResetBefore
@@ -45,9 +45,15 @@ def test_agents_refuse_intents_of_another_time_in_words_serve_on_and_take_them_w
         with world.operator("one"):
             world.converges()
 
-    # An operator that is two minutes behind is no trouble: its intents hold for ten.
+    # One that is two minutes behind is no trouble, as its intents hold for ten, but where an agent has a younger one of another.
     with world.operator("one", f"--clock-ahead-seconds={-2 * MINUTE}"):
-        world.change()
+        world.change_target()
+        world.converges()
+        assert GUEST not in world.entries
+        world.change()  # the guest comes back as another instance
+        world.until(lambda: ("False", "IntentNotAccepted") in reasons(world, "grinstances", "PolicyHealthy"))
+        assert "issued later" in messages(world)
+    with world.operator("one"):
         world.converges()
 
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 STATE = writes(r"/(grfleet\.dev|api/v1|apps|policy)/")
 MOST_LIVES = 120
-MOST_WRITES = 1 if os.environ.get("GRFLEET_ALL_CRASH_POINTS") == "1" else 7
+MOST_WRITES = 1 if os.environ.get("GRFLEET_ALL_CRASH_POINTS") == "1" else 10
 
 
 @pytest.fixture(scope="module")
