@@ -12,8 +12,19 @@ from typing import Generic, TypeVar
 
 from pydantic import ValidationError
 
-from controllers.runtime.resources import Key, Object
-from crds import explain_invalid
+from controllers.parsed import ParsedObjects
+from controllers.runtime.loop import Context
+from controllers.runtime.resources import HBM_POLICIES, PRE_INFERENCE_POLICIES, ROUTING_POLICIES, Key, Object, ResourceType
+from crds import (
+    GRServingPool,
+    HBMPolicy,
+    HBMPolicySpec,
+    PreInferencePolicy,
+    PreInferencePolicySpec,
+    RoutingPolicy,
+    RoutingPolicySpec,
+    explain_invalid,
+)
 from crds.instance import PolicySource
 from crds.types import ApiModel
 
@@ -84,3 +95,36 @@ def find_policy(
     except ValidationError as error:
         return Unreadable(name=name, namespace=where, why=explain_invalid(error))
     return Found(spec=spec, name=name, source=source, namespace=where, generation=int(obj["metadata"].get("generation", 0)))
+
+
+def hbm_policy_of(ctx: Context, pool: GRServingPool, *, parsed: ParsedObjects) -> Lookup[HBMPolicySpec]:
+    """The HBMPolicy that the pool names."""
+    name = pool.spec.policies.hbm
+    return _of_pool(ctx, pool, name, HBM_POLICIES, lambda obj: parsed.read(HBMPolicy, obj).spec, HBMPolicySpec())
+
+
+def routing_policy_of(ctx: Context, pool: GRServingPool, *, parsed: ParsedObjects) -> Lookup[RoutingPolicySpec]:
+    """The RoutingPolicy that the pool names."""
+    name = pool.spec.policies.routing
+    return _of_pool(ctx, pool, name, ROUTING_POLICIES, lambda obj: parsed.read(RoutingPolicy, obj).spec, RoutingPolicySpec())
+
+
+def pre_inference_policy_of(ctx: Context, pool: GRServingPool, *, parsed: ParsedObjects) -> Lookup[PreInferencePolicySpec]:
+    """The PreInferencePolicy that the pool names."""
+    name = pool.spec.policies.pre_inference
+    return _of_pool(
+        ctx, pool, name, PRE_INFERENCE_POLICIES, lambda obj: parsed.read(PreInferencePolicy, obj).spec, PreInferencePolicySpec()
+    )
+
+
+def _of_pool(
+    ctx: Context, pool: GRServingPool, name: str, kind: ResourceType, read: Callable[[Object], Spec], defaults: Spec
+) -> Lookup[Spec]:
+    return find_policy(
+        name,
+        namespace=pool.metadata.namespace,
+        operator_namespace=ctx.settings.operator_namespace,
+        get=lambda key: ctx.store.get(kind, key),
+        read=read,
+        defaults=defaults,
+    )

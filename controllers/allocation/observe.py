@@ -13,13 +13,13 @@ from contract.table import InstanceState
 from controllers.allocation.agents import Agents
 from controllers.allocation.memory import Memory, Refusal
 from controllers.allocation.sightings import Answered, Garbled, Sighting, problem_of
-from controllers.lookup import Lookup, find_policy
+from controllers.lookup import Lookup, hbm_policy_of
 from controllers.parsed import ParsedObjects
 from controllers.runtime.errors import Terminal
 from controllers.runtime.loop import Context
-from controllers.runtime.resources import HBM_POLICIES, INSTANCES, POOLS, ROUTING_TABLES, Key, Object, key_of, uid_of
+from controllers.runtime.resources import INSTANCES, POOLS, ROUTING_TABLES, Key, Object, key_of, uid_of
 from controllers.runtime.store import Store
-from crds import GRInstance, GRServingPool, HBMPolicy, HBMPolicySpec, explain_invalid
+from crds import GRInstance, GRServingPool, HBMPolicySpec, explain_invalid
 
 BY_UID = "uid"
 
@@ -112,7 +112,7 @@ async def observe(ctx: Context, key: Key, agents: Agents, memory: Memory, parsed
         instance=instance,
         stored=stored,
         pool=pool,
-        policy=policy_of(store, pool, operator_namespace=ctx.settings.operator_namespace),
+        policy=hbm_policy_of(ctx, pool, parsed=parsed),
         sighting=sighting,
         holder=holder,
         refusal=pushed.refusal if pushed is not None else None,
@@ -153,21 +153,9 @@ def observe_pool(ctx: Context, key: Key, parsed: ParsedObjects, *, write_ages: t
         everybody = tuple((each, parsed.read(GRInstance, each)) for each in ctx.store.owned_by(INSTANCES, stored))
     except ValidationError as error:
         raise Terminal("InvalidSpec", f"pool {key} or an instance of it cannot be read: {explain_invalid(error)}") from error
-    policy = policy_of(ctx.store, pool, operator_namespace=ctx.settings.operator_namespace)
+    policy = hbm_policy_of(ctx, pool, parsed=parsed)
     staying = tuple((each, instance) for each, instance in everybody if instance.spec.drain is None)
     return PoolView(pool=pool, stored=stored, policy=policy, instances=staying or everybody, write_ages=write_ages)
-
-
-def policy_of(store: Store, pool: GRServingPool, *, operator_namespace: str) -> Lookup[HBMPolicySpec]:
-    """The HBMPolicy that the pool names."""
-    return find_policy(
-        pool.spec.policies.hbm,
-        namespace=pool.metadata.namespace,
-        operator_namespace=operator_namespace,
-        get=lambda key: store.get(HBM_POLICIES, key),
-        read=lambda obj: HBMPolicy.parse(obj).spec,
-        defaults=HBMPolicySpec(),
-    )
 
 
 async def _look(agents: Agents, instance: GRInstance) -> Sighting:

@@ -8,12 +8,12 @@ from enum import Enum, auto
 
 from pydantic import ValidationError
 
-from controllers.lookup import Lookup, find_policy
+from controllers.lookup import Lookup, routing_policy_of
 from controllers.parsed import ParsedObjects
 from controllers.runtime.errors import Terminal
 from controllers.runtime.loop import Context
-from controllers.runtime.resources import INSTANCES, POOLS, ROUTING_POLICIES, ROUTING_TABLES, Key, Object
-from crds import GRInstance, GRRoutingTable, GRServingPool, RoutingPolicy, RoutingPolicySpec, explain_invalid
+from controllers.runtime.resources import INSTANCES, POOLS, ROUTING_TABLES, Key, Object
+from crds import GRInstance, GRRoutingTable, GRServingPool, RoutingPolicySpec, explain_invalid
 
 
 class Holder(Enum):
@@ -77,25 +77,13 @@ def observe(
     return Observation(
         pool=pool,
         stored=stored,
-        policy=policy_of(ctx, pool),
+        policy=routing_policy_of(ctx, pool, parsed=parsed),
         instances=tuple(each for each in instances if each.metadata.deletion_timestamp is None),
         table=table,
         stored_table=stored_table,
         holder=holder_of(pool, table),
         started=started,
         write_ages=write_ages,
-    )
-
-
-def policy_of(ctx: Context, pool: GRServingPool) -> Lookup[RoutingPolicySpec]:
-    """The RoutingPolicy that the pool names."""
-    return find_policy(
-        pool.spec.policies.routing,
-        namespace=pool.metadata.namespace,
-        operator_namespace=ctx.settings.operator_namespace,
-        get=lambda key: ctx.store.get(ROUTING_POLICIES, key),
-        read=lambda obj: RoutingPolicy.parse(obj).spec,
-        defaults=RoutingPolicySpec(),
     )
 
 
