@@ -386,7 +386,7 @@ KIND = Kind(
     scale=Scale(".spec.replicas", ".status.replicas", ".status.selector"),
     selectable_fields=(".spec.model.name", ".spec.scaling.mode", ".spec.policies.hbm", ".spec.paused"),
     not_yet=(
-        "`policies.preInference`, `memory.hostBytes` and `memory.ssdBytes`: there is no pre-inference loop",
+        "`memory.hostBytes` and `memory.ssdBytes`: no engine here has a tier below HBM yet",
         "`model` and `slo.goodPercent`: shown, and compared neither with what engines describe nor with what is measured",
     ),
     example={
