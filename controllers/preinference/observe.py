@@ -8,15 +8,15 @@ from datetime import datetime
 from msgspec import structs
 from pydantic import ValidationError
 
-from controllers.lookup import Lookup, find_policy
+from controllers.lookup import Lookup, pre_inference_policy_of
 from controllers.metrics_source.port import InstanceName, MetricsSource, PoolMetrics, PoolName, SourceState, lacks, summarize
 from controllers.parsed import ParsedObjects
 from controllers.preinference.steady import Steady
 from controllers.runtime.conditions import conditions_of, find_condition
 from controllers.runtime.errors import Terminal
 from controllers.runtime.loop import Context
-from controllers.runtime.resources import INSTANCES, POOLS, PRE_INFERENCE_POLICIES, Key, Object, key_of
-from crds import GRInstance, GRServingPool, PreInferencePolicy, PreInferencePolicySpec, explain_invalid
+from controllers.runtime.resources import INSTANCES, POOLS, Key, Object, key_of
+from crds import GRInstance, GRServingPool, PreInferencePolicySpec, explain_invalid
 from policies.preinference.capacity import CapacityHistory
 
 NEW_SECONDS = 60.0
@@ -133,7 +133,7 @@ def see(ctx: Context, key: Key, *, parsed: ParsedObjects) -> PoolSeen | None:
         instances = tuple(_instance(each, parsed, ctx.clock.now()) for each in ctx.store.owned_by(INSTANCES, stored))
     except ValidationError as error:
         raise Terminal("InvalidSpec", f"pool {key} or an instance of it cannot be read: {explain_invalid(error)}") from error
-    return PoolSeen(pool=pool, stored=stored, policy=policy_of(ctx, pool), instances=instances)
+    return PoolSeen(pool=pool, stored=stored, policy=pre_inference_policy_of(ctx, pool, parsed=parsed), instances=instances)
 
 
 async def measure(seen: PoolSeen, source: MetricsSource) -> PoolMetrics:
@@ -154,18 +154,6 @@ async def measure(seen: PoolSeen, source: MetricsSource) -> PoolMetrics:
         return found
     loads = [structs.replace(load, ready=load.ready and not (load.name in new and lacks(load))) for load in found.instances]
     return summarize(loads, window_s=found.window_s)
-
-
-def policy_of(ctx: Context, pool: GRServingPool) -> Lookup[PreInferencePolicySpec]:
-    """The PreInferencePolicy that the pool names."""
-    return find_policy(
-        pool.spec.policies.pre_inference,
-        namespace=pool.metadata.namespace,
-        operator_namespace=ctx.settings.operator_namespace,
-        get=lambda key: ctx.store.get(PRE_INFERENCE_POLICIES, key),
-        read=lambda obj: PreInferencePolicy.parse(obj).spec,
-        defaults=PreInferencePolicySpec(),
-    )
 
 
 def _instance(stored: Object, parsed: ParsedObjects, now: datetime) -> InstanceSeen:
