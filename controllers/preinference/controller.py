@@ -42,10 +42,8 @@ class PreInferenceLoop:
         """Begin a term of leadership with what is in force, and without memories of an earlier one."""
         self._memories.clear()
         self._looked.clear()
-        for state in SourceState:
-            ctx.metrics.measure_seconds.labels(
-                state.value
-            )  # known from the start, so that rates are right from the first doubt on
+        for state in SourceState:  # known from the start, so that rates are right from the first doubt on
+            ctx.metrics.measure_seconds.labels(state.value)
         self._source = self._source or source_for(ctx.settings, statuses=self._statuses, clock=ctx.clock)
 
     async def reconcile(self, key: Key, ctx: Context) -> Result | None:
