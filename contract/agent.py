@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from contract.engine import Bytes, Count, LimitsRequest, Milliseconds, Name, PreInferCounters, Wire
+from contract.engine import MAX_PRE_INFER_SLOTS, Bytes, Count, LimitsRequest, Milliseconds, Name, PreInferCounters, Wire
 
 VERSION = "v1"
 PREFIX = "/agent/v1"
@@ -64,7 +64,7 @@ class IntentRefill(Wire, frozen=True, kw_only=True):
 class IntentPreInfer(Wire, frozen=True, kw_only=True):
     """Capacity for pre-inference and for the tiers below HBM, which the agent hands to the engine as its limits."""
 
-    slots: Annotated[int, Meta(ge=0, le=4096)]
+    slots: Annotated[int, Meta(ge=0, le=MAX_PRE_INFER_SLOTS)]
     bytes: Bytes
     host_bytes: Bytes = 0
     ssd_bytes: Bytes = 0

@@ -17,6 +17,8 @@ VERSION = "v1"
 PREFIX = "/gr/v1"
 CURSOR_HEADER = "x-gr-cursor"
 LOST_HEADER = "x-gr-lost"
+MAX_PRE_INFER_SLOTS = 4096
+"""Most prefixes at once that an instance may be asked to compute; nothing to do with the slots of a routing table."""
 
 Count = Annotated[int, Meta(ge=0, le=1 << 62)]
 Bytes = Annotated[int, Meta(ge=0, le=1 << 62)]

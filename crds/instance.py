@@ -13,6 +13,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field, Strict
 
 from contract.agent import Enforcement, Strategy
+from contract.engine import MAX_PRE_INFER_SLOTS
 from crds.hbm_policy import Bounds, Recovery, Residual, Step
 from crds.kind import AGE, Column, Kind, condition_path
 from crds.types import (
@@ -174,7 +175,7 @@ class Intent(ApiModel):
 class PreInfer(ApiModel):
     """Pre-inference capacity of the instance."""
 
-    slots: Annotated[int, Strict(), Field(ge=0, le=4096)]
+    slots: Annotated[int, Strict(), Field(ge=0, le=MAX_PRE_INFER_SLOTS)]
     """Pre-inference requests that may run at once; the engine refuses more with 429."""
     bytes: Int64
     """HBM bytes reserved for prefixes that wait for their ranking request."""

@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, Strict
 
+from contract.engine import MAX_PRE_INFER_SLOTS
 from crds.kind import AGE, Column, Kind
 from crds.types import ApiModel, DecimalString, Percent, Resource, Rule, Seconds
 
@@ -58,9 +59,9 @@ class SlotRange(ApiModel):
         ),
     )
 
-    min: Annotated[int, Strict(), Field(ge=0, le=4096)] = 1
+    min: Annotated[int, Strict(), Field(ge=0, le=MAX_PRE_INFER_SLOTS)] = 1
     """Fewest slots once the pool was asked for a prefix; after half an hour without any it keeps none and no memory for them."""
-    max: Annotated[int, Strict(), Field(ge=0, le=4096)] = 8
+    max: Annotated[int, Strict(), Field(ge=0, le=MAX_PRE_INFER_SLOTS)] = 8
     """Most slots; beyond them the pool gets more instances."""
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, Strict, WithJsonSchema
 
+from contract.engine import MAX_PRE_INFER_SLOTS
 from crds.kind import AGE, Column, Kind, Scale, condition_path
 from crds.types import (
     LABEL_KEY,
@@ -317,7 +318,7 @@ class PreInferenceSummary(ApiModel):
 
     slots: Annotated[int, Strict(), Field(ge=0, le=100_000)]
     """Slots of all instances together."""
-    demand_slots: Annotated[int, Strict(), Field(ge=0, le=4096)] | None = None
+    demand_slots: Annotated[int, Strict(), Field(ge=0, le=MAX_PRE_INFER_SLOTS)] | None = None
     """Slots wanted on each instance for the measured load; absent while a measurement is in doubt."""
     desired_replicas: Replicas | None = None
     """Instances that the scaler wants; absent unless scaling.mode is PreInference."""

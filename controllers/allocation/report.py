@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from contract.agent import AgentStatus, SplitReport
+from contract.engine import MAX_PRE_INFER_SLOTS
 from controllers.allocation.drained import drained
 from controllers.allocation.observe import Observation
 from controllers.allocation.sightings import Answered, Garbled, Silent
@@ -18,7 +19,6 @@ from controllers.rounding import steady_latency, steady_points, steady_share
 from controllers.runtime.conditions import Condition, conditions_of, set_conditions, timestamp
 from crds.types import COUNT_MAX
 
-MOST_SLOTS = 4096
 KEPT_WITHOUT_WORD = ("split", "preInfer", "strategyInForce", "reason", "message", "lastObservedTime")
 
 
@@ -100,7 +100,7 @@ def _agent(seen: Observation, status: AgentStatus) -> dict[str, Any]:
 def _pre_infer(status: AgentStatus) -> dict[str, Any] | None:
     """Capacity in force; None where nobody knows, or where an engine of its own settings enforces more than the API can say."""
     limits = status.limits
-    if limits is None or limits.pre_infer_slots > MOST_SLOTS or limits.pre_infer_bytes > COUNT_MAX:
+    if limits is None or limits.pre_infer_slots > MAX_PRE_INFER_SLOTS or limits.pre_infer_bytes > COUNT_MAX:
         return None
     return {"slots": limits.pre_infer_slots, "bytes": limits.pre_infer_bytes}
 

@@ -23,6 +23,7 @@ from controllers.words import few
 from crds import RoutingPolicySpec
 from crds.routing_table import MAX_TABLE_INSTANCES
 from policies.routing.table import ChurnBudget, Table, TablePlan, TableReason, plan_table
+from policies.routing.warmup import FULL_WEIGHT_PERCENT
 
 WARMING_SECONDS = 10.0
 FIRST_LOOK_SECONDS = 5.0
@@ -200,7 +201,7 @@ def _verdict(seen: Observation, planned: TablePlan | None, generation: int | Non
     words = f"generation {generation}, {len(owners)} instances"
     if planned.deferred_slots:
         return _published("False", "BudgetExhausted", f"{words}; more users move in the next windows of churn.windowSeconds")
-    warming = [owner.name for owner in owners if owner.weight_percent < 100]
+    warming = [owner.name for owner in owners if owner.weight_percent < FULL_WEIGHT_PERCENT]
     if warming:
         return _published("False", "Warming", f"{words}; warming: {few(warming)}")
     leaving = [owner.name for owner in planned.table.owners if owner.draining]
@@ -220,7 +221,7 @@ def _requeue_after(seen: Observation, planned: TablePlan | None, wait: float | N
             waits.append(max(1.0, (planned.history[0].at_ms + window_ms - milliseconds(now)) / 1000.0))
         elif planned.deferred_slots:
             waits.append(1.0)
-        if any(owner.weight_percent < 100 and not owner.draining for owner in planned.table.owners):
+        if any(owner.weight_percent < FULL_WEIGHT_PERCENT and not owner.draining for owner in planned.table.owners):
             waits.append(WARMING_SECONDS)
         graces = [seconds_of_grace_left(each, started=seen.started, now=now) for each in seen.instances]
         waits += [grace + 1.0 for grace in graces if grace]

@@ -13,18 +13,16 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from controllers.routing.observe import Observation
+from controllers.runtime.clock import CLOCKS_DIFFER_SECONDS
 from crds import GRInstance, RoutingPolicySpec
 from crds.types import ConditionStatus, find_condition
 from policies.measurement import Fresh, Measurement, Missing
 from policies.routing.table import Member, MemberState, Table
-from policies.routing.warmup import ramp_weight_percent
+from policies.routing.warmup import FULL_WEIGHT_PERCENT, ramp_weight_percent
 
 GRACE_SECONDS = 30.0
 FIRST_TABLE_SECONDS = 30.0
-CLOCKS_DIFFER_SECONDS = 5.0
-"""A stamp that lies further in the future than this comes from a clock that is wrong."""
 UNREACHABLE = frozenset({"AgentUnreachable", "EngineUnreachable"})
-FULL = 100
 
 
 def members_of(seen: Observation, policy: RoutingPolicySpec, previous: Table | None, now: datetime) -> list[Member]:
@@ -44,8 +42,8 @@ def members_of(seen: Observation, policy: RoutingPolicySpec, previous: Table | N
             state = MemberState.DRAINING if back else MemberState.NOT_READY
             members.append(Member(name=identity[0], uid=identity[1], state=state))
             continue
-        weight = FULL
-        if previous is not None and weights.get(identity, 0) < FULL:
+        weight = FULL_WEIGHT_PERCENT
+        if previous is not None and weights.get(identity, 0) < FULL_WEIGHT_PERCENT:
             weight = ramp_weight_percent(
                 age_ms=_ready_for_seconds(instance, started=seen.started, now=now) * 1000.0,
                 hit_percent=_relative_hit(instance, mean_hit),
@@ -53,7 +51,7 @@ def members_of(seen: Observation, policy: RoutingPolicySpec, previous: Table | N
                 max_ms=policy.warmup.max_seconds * 1000.0,
                 previous_percent=weights.get(identity, 0),
             )
-        state = MemberState.READY if weight == FULL else MemberState.WARMING
+        state = MemberState.READY if weight == FULL_WEIGHT_PERCENT else MemberState.WARMING
         members.append(Member(name=identity[0], uid=identity[1], state=state, weight_percent=weight))
     return members
 
@@ -131,7 +129,7 @@ def _mean_hit_percent(seen: Observation, weights: Mapping[tuple[str, str], int])
     hits = [
         instance.status.caches.kv_hit_percent
         for instance in seen.instances
-        if weights.get((instance.metadata.name, instance.metadata.uid)) == FULL
+        if weights.get((instance.metadata.name, instance.metadata.uid)) == FULL_WEIGHT_PERCENT
         and instance.status.caches is not None
         and instance.status.caches.kv_hit_percent is not None
     ]

@@ -17,9 +17,9 @@ from contract.table import InstanceState, pack_slots, unpack_slots
 from controllers.runtime.conditions import timestamp
 from crds import GRInstance, GRRoutingTableStatus
 from policies.routing.table import NOBODY, Move, Owner, Table
+from policies.routing.warmup import FULL_WEIGHT_PERCENT
 
 MAX_MOVES = 64
-FULL = 100
 
 
 def table_of(status: GRRoutingTableStatus) -> Table | None:
@@ -70,7 +70,7 @@ def table_fields(table: Table, instances: Mapping[str, GRInstance], *, key_id: s
 def _state(owner: Owner) -> InstanceState:
     if owner.draining:
         return InstanceState.DRAINING
-    return InstanceState.WARMING if owner.filling or owner.weight_percent < FULL else InstanceState.READY
+    return InstanceState.WARMING if owner.filling or owner.weight_percent < FULL_WEIGHT_PERCENT else InstanceState.READY
 
 
 def move_fields(history: Sequence[Move], before: Sequence[Any], generation: int) -> list[dict[str, Any]]:

@@ -13,6 +13,8 @@ from collections.abc import Awaitable
 from datetime import UTC, datetime, timedelta
 from typing import Protocol, TypeVar
 
+CLOCKS_DIFFER_SECONDS = 5.0
+"""A stamp that lies further in the future than this comes from a machine whose clock is wrong."""
 T = TypeVar("T")
 _CANCEL_SECONDS = 0.5
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from contract.engine import ItemPopularity, ModelIdentity, Sampling
+from contract.engine import MAX_PRE_INFER_SLOTS, ItemPopularity, ModelIdentity, Sampling
 from simulator.core.config import InstanceConfig
 from simulator.core.physics import DEMO_ACCELERATOR, ServiceModel
 
@@ -40,7 +40,7 @@ class ConfigFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forb
     model: str = "hstu:1"
     max_split_change_bytes: Annotated[int, Meta(ge=1)] | None = None
     defer_shrinks_ms: Annotated[float, Meta(ge=0, le=3.6e6)] = 0.0
-    pre_infer_slots: Annotated[int, Meta(ge=0, le=4096)] = InstanceConfig.pre_infer_slots
+    pre_infer_slots: Annotated[int, Meta(ge=0, le=MAX_PRE_INFER_SLOTS)] = InstanceConfig.pre_infer_slots
     popularity: ItemPopularity = ItemPopularity(exponent=0.95, catalog_rows=10_000_000)
     service: ServiceFile = ServiceFile()
 

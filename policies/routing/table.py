@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.routing.rendezvous import SLOTS, scores
+from policies.routing.warmup import FULL_WEIGHT_PERCENT
 
 NOBODY = -1
 _ROOM = 1.1  # greatest share of a member, relative to its fair share
@@ -44,7 +45,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     uid: str
     state: MemberState = MemberState.READY
-    weight_percent: int = 100
+    weight_percent: int = FULL_WEIGHT_PERCENT
 
     @property
     def eligible(self) -> bool:
@@ -57,7 +58,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     uid: str
-    weight_percent: int = 100
+    weight_percent: int = FULL_WEIGHT_PERCENT
     filling: bool = False
     draining: bool = False
 

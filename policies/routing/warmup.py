@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from policies.measurement import Fresh, Measurement
 
-_STEPS = (25, 50, 75, 100)
+FULL_WEIGHT_PERCENT = 100
+"""The weight of an instance that is warm."""
+_STEPS = (25, 50, 75, FULL_WEIGHT_PERCENT)
 
 
 def ramp_weight_percent(
@@ -34,11 +36,11 @@ def ramp_weight_percent(
     previous_percent
         Weight it has now; the ramp does not go back.
     """
-    if age_ms >= max_ms or previous_percent >= _STEPS[-1]:
-        return _STEPS[-1]
+    if age_ms >= max_ms or previous_percent >= FULL_WEIGHT_PERCENT:
+        return FULL_WEIGHT_PERCENT
     if isinstance(hit_percent, Fresh):
         progress = hit_percent.value / target_hit_percent if target_hit_percent > 0.0 else 1.0
     else:
         progress = age_ms / max_ms
     reached = max((step for step in _STEPS if step <= 100.0 * progress + 1e-9), default=_STEPS[0])
-    return max(reached, min(previous_percent, _STEPS[-1]))
+    return max(reached, previous_percent)
