@@ -19,7 +19,7 @@ from controllers.allocation.sightings import Answered, Silent
 from controllers.allocation.verdicts import holds_intent, proving_failures
 from controllers.announce import Announcement, announcements, moved_on
 from controllers.pace import wait_before_write
-from controllers.runtime.conditions import conditions_of, find_condition
+from controllers.runtime.conditions import conditions_of, find_condition, standing_items
 from controllers.runtime.resources import Object
 
 REPEAT_SECONDS = 5.0
@@ -99,5 +99,4 @@ def _differs(stored: Object, status: Mapping[str, Any]) -> bool:
     old: Mapping[str, Any] = stored.get("status") or {}
     if any(old.get(name) != status.get(name) for name in OWN_FIELDS):
         return True
-    items = [dict(item) for item in old.get("conditions") or () if item.get("type") in OWN_CONDITIONS]
-    return sorted(items, key=lambda item: str(item["type"])) != list(status["conditions"])
+    return standing_items(conditions_of(stored), OWN_CONDITIONS) != list(status["conditions"])

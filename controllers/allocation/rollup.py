@@ -18,7 +18,7 @@ from controllers.allocation.verdicts import policy_problem
 from controllers.announce import Announcement, announcements, moved_on
 from controllers.lookup import Found
 from controllers.pace import wait_before_write
-from controllers.runtime.conditions import Condition, conditions_of, find_condition, set_conditions
+from controllers.runtime.conditions import Condition, conditions_of, find_condition, set_conditions, standing_items
 from controllers.runtime.resources import key_of
 from controllers.words import few
 
@@ -40,8 +40,7 @@ def decide_rollup(view: PoolView, now: datetime) -> RollupPlan:
         return RollupPlan()
     conditions = (pool_policy_healthy(view), pool_split_settled(view))
     items = set_conditions(before, conditions, observed_generation=generation, now=now)
-    old = [dict(item) for item in before if item.get("type") in {"PolicyHealthy", "SplitSettled"}]
-    old.sort(key=lambda item: str(item["type"]))
+    old = standing_items(before, ("PolicyHealthy", "SplitSettled"))
     if old == items:
         return RollupPlan()
     wait = wait_before_write(view.write_ages, transition=moved_on(old, items))

@@ -6,7 +6,7 @@ when ``status`` does, so that a steady state is written once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -71,6 +71,16 @@ def set_conditions(
     items = [set_condition(before, each, observed_generation=observed_generation, now=now) for each in conditions]
     if len({item["type"] for item in items}) != len(items):
         raise ValueError("a condition type occurs twice")
+    return in_order(items)
+
+
+def standing_items(existing: Iterable[Mapping[str, Any]], types: Collection[str]) -> list[dict[str, Any]]:
+    """The items of these types as they stand, in the order of `set_conditions`, so that both can be compared."""
+    return in_order(dict(item) for item in existing if item.get("type") in types)
+
+
+def in_order(items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Sorted by type."""
     return sorted(items, key=lambda item: str(item["type"]))
 
 
