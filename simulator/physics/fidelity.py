@@ -3,7 +3,7 @@
 `python -m simulator.physics` prints it; docs/physics.md quotes it and a test keeps the two the same.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from simulator.physics.fitting import (
 from simulator.physics.model_shape import HSTU_PUBLISHED, HSTU_PUBLISHED_B200, QWEN3_1_7B
 from simulator.physics.published import Table, load_table
 from simulator.physics.reload import hidden_share
-from simulator.physics.service import ServiceLaw
+from simulator.physics.service import ServiceLaw, Work
 from simulator.physics.transfer import Direction, load_transfer
 
 #: Embedding stage, KV management and Python of NVIDIA's example around the HSTU block; not part of the service law.
@@ -112,35 +112,28 @@ def hstu_l20_end_to_end() -> Row:
 def hstu_b200() -> Row:
     """HSTU on a device like B200: the bars without cache; the others show no cost of a cached prefix."""
     whole, device = load_table("hstu_b200"), load_accelerator("b200_like")
-    table = Table(
-        name=whole.name,
-        summary=whole.summary,
-        source=whole.source,
-        notes=whole.notes,
-        rows=tuple(row for row in whole.rows if row["cached_tokens"] == 0),
-    )
-    batches, published = hstu_batches(table), table.numbers("published_ms")
+    table = replace(whole, rows=tuple(row for row in whole.rows if row["cached_tokens"] == 0))
     law = ServiceLaw(accelerator=device, shape=HSTU_PUBLISHED_B200)
-    return Row(
-        law="service time, HSTU on B200, no cache",
-        table=table,
-        errors=np.array([law.compute_ms(batch) for batch in batches]) / published - 1.0,
-        fitted=2,
-        fit=fit(service_features(device, HSTU_PUBLISHED_B200, batches), published),
-    )
+    batches, published = hstu_batches(table), table.numbers("published_ms")
+    return _service_row("service time, HSTU on B200, no cache", table, law, batches, published)
 
 
 def prefill_h100() -> Row:
     """Prefill of a decoder on H100."""
     table, device = load_table("decoder_h100"), load_accelerator("h100")
-    batches, published = prefill_batches(table), table.numbers("prefill_ms")
     law = ServiceLaw(accelerator=device, shape=QWEN3_1_7B)
+    batches, published = prefill_batches(table), table.numbers("prefill_ms")
+    return _service_row("service time, decoder prefill on H100", table, law, batches, published)
+
+
+def _service_row(name: str, table: Table, law: ServiceLaw, batches: list[list[Work]], published: list[float]) -> Row:
+    """The service law with two fitted constants: launches, and the rate."""
     return Row(
-        law="service time, decoder prefill on H100",
+        law=name,
         table=table,
         errors=np.array([law.compute_ms(batch) for batch in batches]) / published - 1.0,
         fitted=2,
-        fit=fit(service_features(device, QWEN3_1_7B, batches), published),
+        fit=fit(service_features(law.accelerator, law.shape, batches), published),
     )
 
 
@@ -164,8 +157,7 @@ def decode_h100() -> Row:
 def transfer(stack: str, direction: Direction) -> Row:
     """One direction of one published copy path."""
     whole = load_table(f"transfer_{stack}")
-    rows = tuple(row for row in whole.rows if row["direction"] == direction)
-    table = Table(name=whole.name, summary=whole.summary, source=whole.source, notes=whole.notes, rows=rows)
+    table = replace(whole, rows=tuple(row for row in whole.rows if row["direction"] == direction))
     cost, published = load_transfer(stack, load_accelerator(STACKS[stack])), table.numbers("published_ms")
     sizes = table.numbers("bytes")
     return Row(

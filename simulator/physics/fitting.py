@@ -93,9 +93,9 @@ def _best(designs: dict[float, Floats], rest: Floats, keep: NDArray[np.bool_]) -
     return best[2], best[1]
 
 
-def works_of(row_batch: int, *, history: int, cached: int = 0, candidates: int = 0) -> list[Work]:
+def works_of(requests: int, *, history: int, cached: int = 0, candidates: int = 0) -> list[Work]:
     """A batch of equal requests."""
-    return [Work(history_tokens=history, cached_tokens=cached, candidate_tokens=candidates)] * row_batch
+    return [Work(history_tokens=history, cached_tokens=cached, candidate_tokens=candidates)] * requests
 
 
 def service_features(device: AcceleratorProfile, shape: ModelShape, batches: Sequence[list[Work]]) -> Callable[[float], Floats]:

@@ -47,7 +47,7 @@ class _Flow:
     byte_count: int
     submitted_ms: float
     ready_ms: float
-    left: float
+    left_bytes: float
 
 
 class HostLink:
@@ -126,8 +126,8 @@ class HostLink:
             return False
         if purpose.direction is not flow.purpose.direction:
             raise ValueError(f"{purpose.name} goes {purpose.direction}, transfer {transfer} goes {flow.purpose.direction}")
-        self._submitted[flow.purpose] -= flow.left
-        self._submitted[purpose] += flow.left
+        self._submitted[flow.purpose] -= flow.left_bytes
+        self._submitted[purpose] += flow.left_bytes
         flow.purpose = purpose
         return True
 
@@ -136,14 +136,14 @@ class HostLink:
         flow = self._flows.pop(transfer, None)
         if flow is None:
             return 0
-        self._cancelled[flow.purpose] += flow.left
-        return round(flow.left)
+        self._cancelled[flow.purpose] += flow.left_bytes
+        return round(flow.left_bytes)
 
     def next_event_ms(self) -> float | None:
         """When the rates change next if nothing is submitted: bytes get ready, or a transfer finishes."""
         times = [flow.ready_ms for flow in self._flows.values() if flow.ready_ms > self.clock_ms]
         for flow, rate in self._rates():
-            times.append(self.clock_ms + flow.left / rate)
+            times.append(self.clock_ms + flow.left_bytes / rate)
         return min(times, default=None)
 
     def advance(self, now_ms: float) -> list[Done]:
@@ -168,7 +168,7 @@ class HostLink:
 
     def backlog_bytes(self, purpose: Purpose) -> float:
         """Bytes of a class that were asked for and have not moved."""
-        return sum(flow.left for flow in self._flows.values() if flow.purpose is purpose)
+        return sum(flow.left_bytes for flow in self._flows.values() if flow.purpose is purpose)
 
     def moved_bytes(self, purpose: Purpose) -> float:
         """Bytes of a class that have moved."""
@@ -181,7 +181,7 @@ class HostLink:
 
     def balance_bytes(self) -> float:
         """Submitted less moved, waiting and cancelled, over all classes: zero but for rounding."""
-        left = sum(flow.left for flow in self._flows.values())
+        left = sum(flow.left_bytes for flow in self._flows.values())
         return sum(self._submitted.values()) - sum(self._moved.values()) - sum(self._cancelled.values()) - left
 
     def _busy(self, direction: Direction) -> bool:
@@ -209,10 +209,10 @@ class HostLink:
         since, moving = self.clock_ms, self._rates()
         self.clock_ms = until_ms
         for flow, rate in moving:
-            step = min(flow.left, rate * (until_ms - since))
+            step = min(flow.left_bytes, rate * (until_ms - since))
             # The second test ends what is too short to move a large clock.
-            if flow.left - step < EPSILON_BYTES or since + flow.left / rate <= until_ms:
-                step = flow.left
+            if flow.left_bytes - step < EPSILON_BYTES or since + flow.left_bytes / rate <= until_ms:
+                step = flow.left_bytes
                 del self._flows[flow.transfer]
                 finished.append(
                     Done(
@@ -223,7 +223,7 @@ class HostLink:
                         finished_ms=until_ms,
                     )
                 )
-            flow.left -= step
+            flow.left_bytes -= step
             self._moved[flow.purpose] += step
         return finished
 

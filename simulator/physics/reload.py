@@ -26,11 +26,6 @@ class Choice:
     recompute_ms: float
     reload_ms: float
 
-    @property
-    def saved_ms(self) -> float:
-        """How much worse the other way would be."""
-        return abs(self.recompute_ms - self.reload_ms)
-
 
 def stall_ms(*, load_ms: float, compute_ms: float, layers: int, early_ms: float = 0.0) -> float:
     """Time that a request waits for state that arrives layer by layer while it computes.
@@ -96,23 +91,23 @@ def recompute_or_reload(
     """
     if not work.cached_tokens <= host_tokens <= work.history_tokens:
         raise ValueError(f"host_tokens: {host_tokens} is not within {work.cached_tokens}..{work.history_tokens}")
-    missing = host_tokens - work.cached_tokens
-    recompute = law.compute_ms([work]) + lookup_ms_per_token * missing
+    missing_tokens = host_tokens - work.cached_tokens
+    recompute_ms = law.compute_ms([work]) + lookup_ms_per_token * missing_tokens
     byte_count = law.shape.user_bytes(host_tokens) - law.shape.user_bytes(work.cached_tokens)
     if byte_count == 0:
-        return Choice(action=Action.RECOMPUTE, recompute_ms=recompute, reload_ms=recompute)
-    rest = law.compute_ms(
-        [Work(history_tokens=work.history_tokens, cached_tokens=host_tokens, candidate_tokens=work.candidate_tokens)]
-    )
-    moving = byte_count / link.bytes_per_ms(Direction.TO_DEVICE, duplex=duplex)
-    before = wait_ms + link.fixed_ms(Direction.TO_DEVICE)
-    left_early = max(0.0, early_ms - before)
+        return Choice(action=Action.RECOMPUTE, recompute_ms=recompute_ms, reload_ms=recompute_ms)
+    loaded = Work(history_tokens=work.history_tokens, cached_tokens=host_tokens, candidate_tokens=work.candidate_tokens)
+    compute_ms = law.compute_ms([loaded])
+    load_ms = byte_count / link.bytes_per_ms(Direction.TO_DEVICE, duplex=duplex)
+    before_ms = wait_ms + link.fixed_ms(Direction.TO_DEVICE)
+    left_early_ms = max(0.0, early_ms - before_ms)
     if layerwise:
-        stall = stall_ms(load_ms=moving, compute_ms=rest, layers=law.shape.layers, early_ms=left_early)
+        stalled_ms = stall_ms(load_ms=load_ms, compute_ms=compute_ms, layers=law.shape.layers, early_ms=left_early_ms)
     else:
-        stall = max(0.0, moving - left_early)
-    reload = max(0.0, before - early_ms) + stall + rest
-    return Choice(action=Action.RELOAD if reload <= recompute else Action.RECOMPUTE, recompute_ms=recompute, reload_ms=reload)
+        stalled_ms = max(0.0, load_ms - left_early_ms)
+    reload_ms = max(0.0, before_ms - early_ms) + stalled_ms + compute_ms
+    action = Action.RELOAD if reload_ms <= recompute_ms else Action.RECOMPUTE
+    return Choice(action=action, recompute_ms=recompute_ms, reload_ms=reload_ms)
 
 
 def break_even_tokens(law: ServiceLaw, *, bytes_per_second: float) -> float:
