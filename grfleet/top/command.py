@@ -1,7 +1,7 @@
-"""`grfleet top` on the command line, and the loop that redraws.
+"""`grfleet top` on the command line.
 
-The first look must succeed. After it, a live view outlives an API server that goes away: the last table stays, and a line above
-it says what is wrong.
+It chooses between one look and a live view, and between table and JSON; a problem ends it with one line. The rest is imported when
+it runs, so that `grfleet --help` answers at once.
 """
 
 import asyncio
