@@ -1,7 +1,7 @@
 """`grfleet top` on the command line.
 
-It chooses between one look and a live view, and between table and JSON; a problem ends it with one line. The rest is imported when
-it runs, so that `grfleet --help` answers at once.
+It chooses between one look and a live view, and between table and JSON; a problem ends it with one line. The rest is imported
+when it runs, so that `grfleet --help` answers at once.
 """
 
 import asyncio
