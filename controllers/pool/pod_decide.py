@@ -143,7 +143,8 @@ def _instances(seen: Observation, world: PodWorld, instances: Mapping[str, Insta
     for pod in world.pods:
         instance, source, drain = instances.get(pod.name), pod.source(), leaving.drains.get(pod.name)
         if instance is None:
-            if source is not None and pod.name not in held and not pod.terminating:
+            # Before its containers are ready nobody answers at its addresses, and asking would only raise alarms.
+            if source is not None and pod.running and pod.name not in held and not pod.terminating:
                 yield ApplyInstance(name=pod.name, source=source, current=None, drain=drain)
         elif not _stands(instance, source, drain, seen):
             kept = dict(instance.stored["spec"]["source"]) if source is None else source

@@ -113,9 +113,7 @@ class Pod:
         return None if value is None else int(value)
 
     def source(self) -> dict[str, Any] | None:
-        """The source of its instance; None until it has an address and its agent has started, and while a port is missing."""
-        if self._status.get("agentStarting"):
-            return None
+        """The source of its instance; None until it has an address, and while a port is missing."""
         address, serving, agent = self._status.get("podIP"), self.port(SERVING_PORT), self.port(AGENT_PORT)
         if not address or serving is None or agent is None:
             return None

@@ -58,8 +58,6 @@ def project_pod(pod: Mapping[str, Any]) -> Object:
         "conditions": [_condition(item) for item in status.get("conditions") or () if item.get("type") in _POD_CONDITIONS],
         "waiting": list(_waiting(pod)),
     }
-    if _agent_is_starting(pod):
-        kept["status"]["agentStarting"] = True
     return kept
 
 
@@ -129,12 +127,6 @@ def _condition(item: Mapping[str, Any]) -> dict[str, Any]:
     if len(kept.get("message", "")) > _LONGEST_MESSAGE:
         kept["message"] = kept["message"][: _LONGEST_MESSAGE - 1] + "…"
     return kept
-
-
-def _agent_is_starting(pod: Mapping[str, Any]) -> bool:
-    """Whether the kubelet says that the agent's container has not passed its startup probe; no word of it is none."""
-    agents = {each.get("name") for each in _containers(pod) for port in each.get("ports") or () if port.get("name") == AGENT_PORT}
-    return any(each.get("name") in agents and each.get("started") is False for each in _statuses(pod))
 
 
 def _waiting(pod: Mapping[str, Any]) -> Iterator[dict[str, str]]:

@@ -39,7 +39,6 @@ def raw_pod(
     cost: str | None = None,
     waiting: str | None = None,
     uid: str = "",
-    agent_started: bool | None = None,
 ) -> dict[str, Any]:
     """A pod as the API server would return it."""
     numbers = {"gr": 8000, "grfleet-agent": 9001}
@@ -72,8 +71,6 @@ def raw_pod(
         status["podIP"] = address
     if waiting:
         status["containerStatuses"] = [{"name": "engine", "state": {"waiting": {"reason": waiting, "message": "5m0s"}}}]
-    if agent_started is not None:
-        status["containerStatuses"] = [{"name": "engine", "started": agent_started}]  # here the one container has both ports
     return {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -91,9 +91,9 @@ def test_each_pod_with_an_address_gets_an_instance_of_its_name_and_version() -> 
     assert not of(plan, ApplyDeployment)
 
 
-def test_nobody_is_asked_for_an_agent_that_is_still_starting_and_one_that_starts_again_keeps_its_instance() -> None:
+def test_an_instance_begins_when_its_containers_are_ready_and_outlives_a_restart_of_one() -> None:
     pool = managed_pool()
-    pods = [pod("new", agent_started=False), pod("again", agent_started=False), pod("up", agent_started=True)]
+    pods = [pod("new", ready=False, warm=False), pod("again", ready=False, warm=False), pod("up", ready=False)]
     plan = decide(standing(look(pool, pod_instance("again", pool), pods=pods)), NOW)
     assert [action.name for action in of(plan, ApplyInstance)] == ["up"]
     assert not of(plan, DeleteInstance)

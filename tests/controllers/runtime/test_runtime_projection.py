@@ -71,14 +71,6 @@ def test_of_a_pod_with_our_ports_what_the_pool_loop_reads_is_kept_and_nothing_el
     assert len(json.dumps(kept)) < 700
 
 
-def test_an_agent_whose_startup_probe_has_not_passed_is_known_and_one_of_which_nothing_is_said_is_taken_as_started() -> None:
-    starting = project_pod(pod(initContainerStatuses=[{"name": "agent", "started": False}]))
-    assert starting["status"]["agentStarting"] is True
-    engine = [{"name": "engine", "started": False}]
-    for status in ({}, {"initContainerStatuses": [{"name": "agent", "started": True}], "containerStatuses": engine}):
-        assert "agentStarting" not in project_pod(pod(**status))["status"]
-
-
 def test_of_a_pod_without_a_sign_of_ours_labels_and_phase_are_kept() -> None:
     kept = project_pod(stranger())
     assert kept["status"] == {"phase": "Running"}
