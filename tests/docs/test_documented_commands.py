@@ -15,21 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from documented import EXAMPLES, ROOT, blocks, commands, labels, run
 
 from testbed.binaries import Binaries
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = ("README.md", "docs/develop.md", "docs/demo.md", "docs/cli.md")
 TESTED_ELSEWHERE = {
     f"docs/{page}.md" for page in ("install", "contract", "agent", "first-pool", "operations", "pools", "scaling")
 }
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-
-
-def commands(page: str) -> list[str]:
-    text = (ROOT / page).read_text()
-    lines = [line.strip() for label, body in BLOCK.findall(text) if label == "sh" for line in body.splitlines()]
-    return [line for line in lines if line and not line.startswith("#")]
 
 
 @dataclass(frozen=True)
@@ -42,9 +35,7 @@ class KeptDemo:
     environment: dict[str, str]
 
     def run(self, command: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["bash", "-c", command], cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=120, check=False
-        )
+        return run(command, within=self.environment)
 
 
 @pytest.fixture(scope="module")
@@ -127,16 +118,14 @@ class TestTheKeptDemonstration:
 
 
 def test_the_pool_in_the_readme_is_the_one_in_the_examples() -> None:
-    shown = [body for label, body in BLOCK.findall((ROOT / "README.md").read_text()) if label == "yaml"]
-    assert shown == [(ROOT / "docs/examples/pool.yaml").read_text()]
+    assert blocks("README.md", "yaml") == [(EXAMPLES / "pool.yaml").read_text()]
 
 
 def test_no_page_shows_commands_that_no_test_runs() -> None:
     for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         page = str(path.relative_to(ROOT))
         if page not in PAGES and page not in TESTED_ELSEWHERE:
-            labels = {label for label, _ in BLOCK.findall(path.read_text())}
-            assert not labels & {"sh", "bash", "shell", "console"}, page
+            assert not labels(page) & {"sh", "bash", "shell", "console"}, page
 
 
 def test_links_between_pages_lead_somewhere() -> None:

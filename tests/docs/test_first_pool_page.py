@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from documented import ROOT, blocks, read
 
 from crds.reasons import CONDITIONS
 from dataplane.agent.reasons import MESSAGES
 from testbed.binaries import Binaries
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-PAGE = (ROOT / "docs/first-pool.md").read_text()
-SESSION = "\n".join(re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
+PAGE = read("docs/first-pool.md")
+SESSION = "\n".join(blocks("docs/first-pool.md", "sh"))
 
 
 @pytest.fixture
