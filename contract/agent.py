@@ -55,7 +55,7 @@ class IntentStep(Wire, frozen=True, kw_only=True):
 
 
 class IntentRefill(Wire, frozen=True, kw_only=True):
-    """Caps on the refill of a grown cache: per cent of the described link, and bytes per second; the lower holds."""
+    """Caps on the refill of a grown cache: percent of the described link, and bytes per second; the lower holds."""
 
     max_link_percent: Percent = 20
     max_bytes_per_second: Bytes | None = None
@@ -156,7 +156,7 @@ class ServingReport(Wire, frozen=True, kw_only=True):
 
 
 class AgentStatus(Wire, frozen=True, kw_only=True):
-    """Answer of GET /status. Hit ratios and shares are per cent of the last reporting window, None when nothing was asked.
+    """Answer of GET /status. Hit ratios and shares are percent of the last reporting window, None when nothing was asked.
 
     `limits` are those that the engine said it enforces; None until it has been told any. `draining` says that the engine was told
     to drain. `idleSeconds` is how long nothing was in flight and nothing new came, counted anew from the word to drain: 0 while

@@ -1,7 +1,7 @@
-"""Latency histogram of the engine contract: fixed logarithmic buckets, two per cent wide, with an edge at the SLO.
+"""Latency histogram of the engine contract: fixed logarithmic buckets, two percent wide, with an edge at the SLO.
 
 Bucket k covers [anchor * 1.02**k, anchor * 1.02**(k+1)) milliseconds, where the anchor is the pool's `p99Ms`; so the share of
-requests within the SLO is exact, and a quantile is known within two per cent. Counts only grow; readers subtract snapshots.
+requests within the SLO is exact, and a quantile is known within two percent. Counts only grow; readers subtract snapshots.
 """
 
 import math

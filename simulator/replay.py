@@ -57,7 +57,7 @@ class Outcomes:
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics:
-    """Figures of some outcomes; None where nothing was asked. Latencies in ms, the rest in per cent."""
+    """Figures of some outcomes; None where nothing was asked. Latencies in ms, the rest in percent."""
 
     requests: int
     p50_ms: float | None

@@ -65,7 +65,7 @@ def _choose(seen: Observation, now: datetime) -> Plan:
     if wanted is not None and wanted != seen.stored_intent:
         return Plan(intent=wanted)  # the write brings us back with the new generation
     push = _push(seen)
-    if push is not None and seen.push_age is None:
+    if push is not None and seen.push_age_s is None:
         return Plan(push=push)  # the agent's answer is worth more than what it said before
     if isinstance(seen.sighting, Silent) and seen.sighting.failures < proving_failures(seen):
         return Plan()  # a missed call or two prove nothing; they are repeated soon
@@ -82,7 +82,7 @@ def _push(seen: Observation) -> Push | None:
     if seen.stored_intent is None or not isinstance(seen.sighting, Answered) or seen.holder is not None:
         return None
     status, metadata = seen.sighting.status, seen.instance.metadata
-    if holds_intent(seen, status) or (seen.push_age is not None and seen.push_age < REPEAT_SECONDS):
+    if holds_intent(seen, status) or (seen.push_age_s is not None and seen.push_age_s < REPEAT_SECONDS):
         return None
     if status.uid == metadata.uid and status.generation > metadata.generation:
         return None  # what we read is older than what the agent holds; the watch will catch up

@@ -45,7 +45,7 @@ async def execute(plan: Plan, seen: Observation, agents: Agents, memory: Memory,
         memory.wrote(key, now_s=ctx.clock.monotonic())
     if plan.push is not None:
         memory.pushed(key, await _push(seen, plan.push, agents, signing_key, ctx))
-    elif seen.push_age is not None and seen.push_age < FOLLOW_UP_SECONDS:
+    elif seen.push_age_s is not None and seen.push_age_s < FOLLOW_UP_SECONDS:
         agents.hurry(seen.instance.metadata.uid, seconds=FOLLOW_UP_SECONDS)
     if plan.finishing:
         agents.hurry(seen.instance.metadata.uid, seconds=DRAIN_SECONDS)

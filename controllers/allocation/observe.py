@@ -41,7 +41,7 @@ class Observation:
         Name of another live instance at the same address whose intent the agent holds, or None.
     refusal
         Set while the agent refuses the intent of the present generation.
-    push_age
+    push_age_s
         Seconds since the intent of the present generation was handed over last; None if it was not.
     write_ages
         Seconds since the last status writes, newest first.
@@ -56,7 +56,7 @@ class Observation:
     sighting: Sighting | None = None
     holder: str | None = None
     refusal: Refusal | None = None
-    push_age: float | None = None
+    push_age_s: float | None = None
     write_ages: tuple[float, ...] = ()
     still_routed: bool = False
 
@@ -116,7 +116,7 @@ async def observe(ctx: Context, key: Key, agents: Agents, memory: Memory, parsed
         sighting=sighting,
         holder=holder,
         refusal=pushed.refusal if pushed is not None else None,
-        push_age=now_s - pushed.at_s if pushed is not None else None,
+        push_age_s=now_s - pushed.at_s if pushed is not None else None,
         write_ages=memory.write_ages(key, now_s=now_s),
         still_routed=instance.spec.drain is not None and _still_routed(store, stored),
     )

@@ -67,7 +67,7 @@ class AgentMetrics:
             registry=registry,
             buckets=_TICK_BUCKETS,
         )
-        self.hit = by_cache("grfleet_agent_hit_percent", "Hits per cent of what was asked in the last window")
+        self.hit = by_cache("grfleet_agent_hit_percent", "Hits percent of what was asked in the last window")
         self.p99 = Gauge(
             "grfleet_agent_p99_milliseconds", "P99 latency of the last window on the engine's clock", registry=registry
         )

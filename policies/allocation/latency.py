@@ -1,7 +1,7 @@
 """Percentiles and SLO share from the sparse logarithmic histogram of the engine contract.
 
 Bucket k covers [anchor * 1.02**k, anchor * 1.02**(k + 1)) ms. The anchor is the pool's P99 goal, so one edge lies exactly
-there and the share within the goal is a plain count; quantiles are interpolated inside one bucket of two per cent.
+there and the share within the goal is a plain count; quantiles are interpolated inside one bucket of two percent.
 """
 
 from __future__ import annotations

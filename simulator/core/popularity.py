@@ -42,7 +42,7 @@ def zipf_between(edges: NDArray[np.float64], exponent: float) -> NDArray[np.floa
 
 
 def _bin_edges(first: int, last: int) -> NDArray[np.int64]:
-    """Return edges from `first` to `last`, each at most one per cent above the one before; [first] when there is no tail."""
+    """Return edges from `first` to `last`, each at most one percent above the one before; [first] when there is no tail."""
     edges = [first]
     while edges[-1] < last:
         edges.append(min(last, edges[-1] + max(1, edges[-1] // 100)))
@@ -60,7 +60,7 @@ class RowSampler:
 
     The catalogue is cut into blocks of `one_in` rows and one row of each block, chosen by hash, is in the sample: the block
     number serves as index of a sampled row. Popularity rank of row r is (r - offset) mod catalogue. The most popular HEAD_BLOCKS
-    sampled rows have their exact probabilities; the rest lie in bins one per cent wide, within which all are alike.
+    sampled rows have their exact probabilities; the rest lie in bins one percent wide, within which all are alike.
 
     Parameters
     ----------

@@ -31,7 +31,7 @@ class PhasePlan:
     duration_ms, requests_per_second : float
         Length and mean rate.
     history_percent : int
-        Scale of the history length, per cent.
+        Scale of the history length, percent.
     max_history_tokens : int
         Longer histories are cut, as a model with a bounded context does.
     candidates : tuple of int

@@ -1,4 +1,4 @@
-"""Buckets: an exact edge at the SLO, two per cent wide, every latency in one of them."""
+"""Buckets: an exact edge at the SLO, two percent wide, every latency in one of them."""
 
 import math
 

@@ -81,7 +81,7 @@ def test_more_misses_or_more_load_never_predict_less_even_in_overload(
     for curve in (by_emb, by_kv, by_load):
         assert np.all(np.isfinite(curve))
         assert curve.min() > 0.0
-        # The fit by two moments may dip by two per cent where one family takes over from another.
+        # The fit by two moments may dip by two percent where one family takes over from another.
         assert np.all(curve >= np.maximum.accumulate(curve) * 0.97)
 
 

@@ -136,7 +136,7 @@ def test_the_intent_is_pushed_whenever_the_agent_holds_another_one(status: Agent
         {"generation": 2, "sighting": Answered(status=agent_status(uid="other")), "holder": "team/other-a"},
         {"generation": 2, "sighting": Silent(why="refused", failures=3)},
         {"generation": 2, "sighting": Garbled(why="NaN")},
-        {"generation": 2, "push_age": 1.0},  # it was handed over a moment ago
+        {"generation": 2, "push_age_s": 1.0},  # it was handed over a moment ago
     ],
 )
 def test_nothing_is_pushed_to_an_agent_that_holds_it_is_taken_or_cannot_be_trusted(more: dict[str, Any]) -> None:
@@ -146,10 +146,10 @@ def test_nothing_is_pushed_to_an_agent_that_holds_it_is_taken_or_cannot_be_trust
 def test_a_refused_intent_is_said_and_handed_over_again_after_a_while() -> None:
     refusal = Refusal(status=IntentStatus.FORGED, reason="signature: not made by the operator's key")
     sighting = Answered(status=agent_status(uid="", generation=0))
-    plan = decide(settled(sighting=sighting, refusal=refusal, push_age=2.0), NOW)
+    plan = decide(settled(sighting=sighting, refusal=refusal, push_age_s=2.0), NOW)
     assert plan.push is None
     assert words(plan, "PolicyHealthy") == ("False", "IntentNotAccepted")
-    assert decide(settled(sighting=sighting, refusal=refusal, push_age=9.0), NOW).push is not None
+    assert decide(settled(sighting=sighting, refusal=refusal, push_age_s=9.0), NOW).push is not None
 
 
 def test_the_report_is_rounded_and_keeps_target_accepted_and_settled_apart() -> None:
@@ -305,15 +305,15 @@ policies = st.sampled_from(
     generation=st.integers(1, 3),
     paused=st.booleans(),
     holder=st.sampled_from([None, "team/other"]),
-    push_age=st.one_of(st.none(), st.floats(0, 20)),
+    push_age_s=st.one_of(st.none(), st.floats(0, 20)),
 )
 def test_whatever_is_seen_the_status_is_valid_documented_and_stable(
-    sighting: Any, policy: Any, has_intent: bool, generation: int, paused: bool, holder: str | None, push_age: float | None
+    sighting: Any, policy: Any, has_intent: bool, generation: int, paused: bool, holder: str | None, push_age_s: float | None
 ) -> None:
     pool = pool_object(entries=("a",), paused=paused)
     intent = intent_of(pool) if has_intent else None
     more = {"pool": pool, "intent": intent, "policy": policy, "generation": generation, "sighting": sighting}
-    plan = decide(observed(**more, holder=holder, push_age=push_age), NOW)
+    plan = decide(observed(**more, holder=holder, push_age_s=push_age_s), NOW)
     if plan.push is not None:
         assert plan.push.generation == generation
         assert isinstance(sighting, Answered)
@@ -324,5 +324,5 @@ def test_whatever_is_seen_the_status_is_valid_documented_and_stable(
         check_condition(item["type"], item["status"], item["reason"])
     stored = instance_object("pool-a", pool, **dict(plan.status))
     GRInstance.parse(stored)  # the API would take it
-    again = decide(observed(**more, holder=holder, push_age=0.0, status=dict(plan.status)), at(1000))
+    again = decide(observed(**more, holder=holder, push_age_s=0.0, status=dict(plan.status)), at(1000))
     assert again.status is None  # the same world twice is written once

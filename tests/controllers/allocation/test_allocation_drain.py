@@ -68,7 +68,7 @@ def leaving(
         pool=GRServingPool.parse(pool),
         policy=POLICY,
         sighting=sighting or Answered(status=idle_status()),
-        push_age=9.0,
+        push_age_s=9.0,
         **more,
     )
 
@@ -122,7 +122,7 @@ def test_what_is_pushed_depends_on_the_instance_alone_and_can_be_signed(
 
 
 def test_a_drain_is_pushed_as_soon_as_it_has_a_generation() -> None:
-    plan = decide(replace(leaving(Answered(status=agent_status(generation=0))), push_age=None), NOW)
+    plan = decide(replace(leaving(Answered(status=agent_status(generation=0))), push_age_s=None), NOW)
     assert plan.push is not None
     assert plan.push.spec["draining"] is True
 

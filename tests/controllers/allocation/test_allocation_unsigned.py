@@ -52,7 +52,7 @@ async def test_without_a_usable_key_the_status_says_so_and_the_push_is_tried_aga
 
     pushed = memory.last_push(key_of(seen.stored))
     assert pushed is not None
-    later = decide(observed(refusal=pushed.refusal, push_age=9.0), NOW)
+    later = decide(observed(refusal=pushed.refusal, push_age_s=9.0), NOW)
     assert later.status is not None
     condition = find_condition(later.status["conditions"], "PolicyHealthy")
     assert condition is not None

@@ -44,7 +44,7 @@ def context(sent: list[Any]) -> Context:
 
 async def test_an_intent_names_the_version_of_the_instance_that_it_was_decided_for() -> None:
     sent: list[Any] = []
-    seen = cast(Any, SimpleNamespace(stored=INSTANCE, push_age=None))
+    seen = cast(Any, SimpleNamespace(stored=INSTANCE, push_age_s=None))
 
     await execute_allocation(
         allocation.Plan(intent={"p99Ms": 50}), seen, cast(Any, None), cast(Any, None), cast(Any, None), context(sent)
