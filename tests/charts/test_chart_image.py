@@ -95,6 +95,12 @@ def test_packages_are_pinned_and_hashed_and_built_nowhere(recipe: Recipe) -> Non
     assert f"docker build -f {recipe.path} " in recipe.lines[0]
 
 
+def test_the_recipes_differ_in_the_rooms_that_they_copy_only() -> None:
+    # A Dockerfile cannot include another one, so the same lines stand in all of them.
+    alike = {recipe.text.split("\n", 1)[1].split("COPY contract", 1)[0] for recipe in (OPERATOR, AGENT, ENGINE)}
+    assert len(alike) == 1
+
+
 @EACH
 def test_an_image_runs_as_the_user_that_the_chart_demands_and_imports_nothing_by_accident(helm: Helm, recipe: Recipe) -> None:
     pod = the(helm.render(), "Deployment")["spec"]["template"]["spec"]["securityContext"]
