@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
+from documented import ROOT, blocks, labels, read
 
 from crds.reasons import CONDITIONS
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-PAGE = (ROOT / "docs/operations.md").read_text()
+PAGE = read("docs/operations.md")
 ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines() if line.startswith("| ")]
 FAULTS = [row for row in ROWS if len(row) == 5 and row[0] != "fault"]
 
@@ -26,8 +25,8 @@ def test_each_fault_names_a_test_that_is_there(row: list[str]) -> None:
 def test_what_is_to_be_seen_has_the_names_of_conditions_reasons_and_alerts() -> None:
     reasons = {reason.name for condition in CONDITIONS for reason in condition.reasons}
     words = reasons | {str(condition.type) for condition in CONDITIONS}
-    alerts = set(re.findall(r"alert: (\w+)", (ROOT / "charts/grfleet/files/alerts.yaml").read_text()))
-    metrics = (ROOT / "docs/metrics.md").read_text()
+    alerts = set(re.findall(r"alert: (\w+)", read("charts/grfleet/files/alerts.yaml")))
+    metrics = read("docs/metrics.md")
     others = {"NotReady", "Terminating"}  # a node's, and a drain's reason
     for row in FAULTS:
         for word in re.findall(r"`(\w+)(?:=\w+)?`", row[2]):
@@ -36,6 +35,5 @@ def test_what_is_to_be_seen_has_the_names_of_conditions_reasons_and_alerts() -> 
 
 
 def test_the_page_is_run_from_its_first_block_on() -> None:
-    labels = re.findall(r"^```(\w*)\n", PAGE, re.MULTILINE)
-    assert labels.count("bash") == PAGE.count("<!-- not run:")
-    assert set(labels) == {"sh", "bash", ""}  # the last is how a block ends
+    assert labels("docs/operations.md") == {"sh", "bash"}
+    assert len(blocks("docs/operations.md", "bash")) == PAGE.count("<!-- not run:")
