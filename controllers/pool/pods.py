@@ -6,6 +6,7 @@ the namespace can write, makes nobody an instance. An adopted pod is whoever car
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -29,6 +30,7 @@ from controllers.runtime.store import Store
 from crds import GRServingPool
 from crds.instance import SourceKind
 
+_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,62}")
 _REPLICA_SET_HASH = "pod-template-hash"
 _OVER = frozenset({"Succeeded", "Failed"})
 _FAILING = frozenset(
@@ -101,9 +103,10 @@ class Pod:
 
     @property
     def model_version(self) -> str | None:
-        """The model version that the pod was made for; None where nobody says."""
+        """The model version that the pod was made for; None where nobody says, or says what can be no version."""
         for place in ("annotations", "labels"):
-            if version := (self.stored["metadata"].get(place) or {}).get(MODEL_VERSION_LABEL):
+            version = (self.stored["metadata"].get(place) or {}).get(MODEL_VERSION_LABEL)
+            if version is not None and _VERSION.fullmatch(version):
                 return str(version)
         return None
 

@@ -25,7 +25,7 @@ from controllers.pool.pod_decide import workload_of
 from controllers.pool.pod_world import Applied, PodWorld, Refusal, outcome_of
 from controllers.pool.workload import AgentImage
 from controllers.runtime.conditions import find_condition
-from crds import GRServingPool, RoutingPolicySpec
+from crds import GRInstance, GRServingPool, RoutingPolicySpec
 
 AGENT = AgentImage(reference="agent:1")
 ADOPTED = {"adopted": {"matchLabels": {"app": "engine"}}}
@@ -88,6 +88,10 @@ def test_each_pod_with_an_address_gets_an_instance_of_its_name_and_version() -> 
         "modelVersion": "8",
     }
     assert made["six"]["agentURL"] == "http://[fd00::1]:9001"
+    for name, source in made.items():
+        stored = instance_object(name, managed_pool())
+        stored["spec"]["source"] = source
+        GRInstance.parse(stored)  # what the API takes
     assert not of(plan, ApplyDeployment)
 
 
@@ -300,6 +304,17 @@ def test_adopted_pods_become_instances_and_what_they_lack_is_said_with_their_nam
     deaf = pod("deaf", pool=None, labels={"app": "engine"}, ports=("grfleet-agent",))
     assert said(decide(look(pool, pods=[deaf]), NOW))[1] == "PortMissing"
     assert said(decide(look(pool), NOW))[1] == "NoneFound"
+
+
+@pytest.mark.parametrize(("said", "understood"), [("8", "8"), ("7_cu12", "7_cu12"), ("", None), ("a b", None), ("x" * 64, None)])
+def test_a_version_that_the_api_would_refuse_is_nobodys_word(said: str, understood: str | None) -> None:
+    labels = {"app": "engine", "grfleet.dev/model-version": said}
+    source = pod("a", pool=None, labels=labels).source()
+    assert source is not None
+    assert source.get("modelVersion") == understood
+    made = instance_object("a", pool_object())
+    made["spec"]["source"] = source
+    assert GRInstance.parse(made).spec.source.model_version == understood
 
 
 def test_an_adopted_pool_counts_what_it_finds() -> None:
