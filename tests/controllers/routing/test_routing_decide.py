@@ -135,6 +135,14 @@ def test_the_first_table_of_a_young_pool_waits_until_every_instance_was_heard_of
     assert names(decide(observed(instance("a"), instance("b", SILENT), started=-5), NOW)) == ["pool-a"]
 
 
+def test_the_first_table_of_a_managed_pool_waits_for_pods_that_have_no_instance_yet_but_not_for_ever() -> None:
+    managed = {"instances": {"managed": {"template": {}}}, "replicas": 3}
+    seen = (instance("a"), instance("b"))
+    assert said(decide(observed(*seen, started=-5, **managed), NOW)) == ("Unknown", "Pending")
+    assert names(decide(observed(*seen, started=-5, **managed), at(40))) == ["pool-a", "pool-b"]
+    assert names(decide(observed(*seen, started=-5, **{**managed, "replicas": 2}), NOW)) == ["pool-a", "pool-b"]
+
+
 def test_a_silent_instance_loses_its_users_after_the_grace_and_not_before() -> None:
     table = published(instance("a"), instance("b"), instance("c"))
     seen = (instance("a"), instance("b"), instance("c", SILENT, since=100))
