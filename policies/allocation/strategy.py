@@ -79,12 +79,15 @@ def decide(
     if isinstance(split, SplitInForce) and split.start_id != state.start_id:
         state = AllocationState(start_id=split.start_id, goal_emb_bytes=state.goal_emb_bytes)
     reason = _freeze(observation, view, intent)
-    if reason is not None or intent is None or not isinstance(split, SplitInForce):
+    if reason not in (None, Reason.IDLE) or intent is None or not isinstance(split, SplitInForce):
         return _hold(inputs, state, reason or Reason.MISSING_DATA)
     base = _base_bytes(split, state, observation)
-    goal = _goal(observation, view, intent, state, base, now_ms)
+    goal = _goal(observation, view, intent, state, base, now_ms) if reason is None else None
     if goal is None:
-        return _hold(inputs, state, Reason.ESTIMATE_NOT_TRUSTED)
+        reason = reason or Reason.ESTIMATE_NOT_TRUSTED
+        if _inside(base, observation.usable_bytes, intent):
+            return _hold(inputs, state, reason)
+        goal = _Goal(float(base), Layer.FALLBACK, reason)  # bounds are an order, which needs no estimate: to the nearest one
     return _approach(inputs, intent, state, base, goal)
 
 

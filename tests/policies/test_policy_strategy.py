@@ -92,6 +92,20 @@ def test_bad_data_and_orders_to_stop_let_nothing_be_sent(change: dict[str, Any],
     assert not decision.may_apply
 
 
+@pytest.mark.parametrize("change", [{"requests": Fresh(0.0)}, {"costs": None}], ids=["idle", "no trusted estimate"])
+@pytest.mark.parametrize(("bounds", "percent"), [(Bounds(min_emb_percent=70), 70), (Bounds(max_emb_percent=30), 30)])
+def test_bounds_are_an_order_that_waits_neither_for_requests_nor_for_an_estimate(
+    change: dict[str, Any], bounds: Bounds, percent: int
+) -> None:
+    step = Step(max_percent_per_second=100)
+    i = inputs(bounds=bounds, step=step, goal_emb_bytes=8.0 * GIB, split=split(8 * GIB, 8 * GIB), **change)
+    decision, _ = run(i)
+    assert decision.goal_emb_bytes == pytest.approx(percent * POINT, abs=GRANULE)
+    assert decision.may_apply
+    assert Clip.BOUNDS in decision.clips
+    assert abs(decision.target_emb_bytes - 8 * GIB) > 0
+
+
 def test_an_order_to_pause_comes_before_doubt_about_data() -> None:
     assert run(inputs(paused=True, requests=NotANumber()))[0].reason is Reason.PAUSED
 
