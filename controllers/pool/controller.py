@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Protocol
 
-from controllers.agent_book import Heard
 from controllers.pace import Restraint, WriteTimes
 from controllers.parsed import ParsedObjects
 from controllers.pool.decide import decide
 from controllers.pool.execute import execute
 from controllers.pool.observe import Observation, observe
 from controllers.pool.pod_world import look_at_pods
+from controllers.pool.resident import Statuses, resident_bytes
 from controllers.pool.wake import pools_for
 from controllers.pool.workload_execute import Refused, WorkloadMemory
 from controllers.runtime.controller import DONE, Result
@@ -20,16 +19,6 @@ from controllers.runtime.loop import Context
 from controllers.runtime.resources import DEPLOYMENTS, INSTANCES, PODS, POOLS, ROUTING_POLICIES, ROUTING_TABLES, Key
 from controllers.runtime.store import Store, WatchEvent
 from controllers.signing_key import KeyPublisher
-
-RESIDENT_SECONDS = 60.0
-"""An older measurement says nothing about what an instance holds."""
-
-
-class Statuses(Protocol):
-    """Where the last status of an agent is found; `AgentBook` is the real one."""
-
-    def last(self, uid: str) -> Heard | None:
-        """What the agent of the GRInstance with this uid said last, or None."""
 
 
 class PoolLoop:
@@ -93,15 +82,8 @@ class PoolLoop:
                 look_at_pods,
                 ctx,
                 key,
-                resident_bytes=partial(self._resident_bytes, now_s=now_s),
+                resident_bytes=partial(resident_bytes, statuses=self._statuses, now_s=now_s),
                 refusal=self._memory.refusal(key, now_s=now_s),
                 applied=self._memory.applied(key),
             ),
         )
-
-    def _resident_bytes(self, uid: str, *, now_s: float) -> int | None:
-        """Bytes of cached state that the instance holds, or None without a recent measurement."""
-        heard = None if self._statuses is None else self._statuses.last(uid)
-        if heard is None or heard.status.split is None or now_s - heard.at_s > RESIDENT_SECONDS:
-            return None
-        return heard.status.split.used_emb_bytes + heard.status.split.used_kv_bytes

@@ -1,0 +1,31 @@
+"""What an instance is worth when a pool gets smaller: the bytes of cached state that its agent reported a short while ago."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from controllers.agent_book import Heard
+
+FRESH_SECONDS = 60.0
+"""An older measurement says nothing about what an instance holds."""
+
+
+class Statuses(Protocol):
+    """Where the last status of an agent is found; `AgentBook` is the real one."""
+
+    def last(self, uid: str) -> Heard | None:
+        """What the agent of the GRInstance with this uid said last, or None."""
+
+
+def resident_bytes(uid: str, *, statuses: Statuses | None, now_s: float) -> int | None:
+    """Bytes in both caches of the instance; None without a recent measurement, which is not the same as zero.
+
+    Parameters
+    ----------
+    now_s
+        Seconds of the monotonic clock by which statuses are dated.
+    """
+    heard = None if statuses is None else statuses.last(uid)
+    if heard is None or heard.status.split is None or now_s - heard.at_s > FRESH_SECONDS:
+        return None
+    return heard.status.split.used_emb_bytes + heard.status.split.used_kv_bytes
