@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 UV_COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test e2e lint format bench lock generate testbed clean
+.PHONY: help setup demo test e2e scale lint format bench lock generate testbed clean
 
 help:  ## list the tasks
 	@awk -F':.*## ' '/^[a-z0-9]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,10 @@ test: $(STAMP)  ## all tests that need no node, on a real Kubernetes control pla
 e2e: $(STAMP)  ## real pods on a real node of this machine (where it gives one: root): the chart's operator, pools, faults
 	@$(BIN)/grfleet testbed build --node-if-possible
 	@$(BIN)/pytest -p no:xdist -m node tests/testbed e2e --cluster local $(E2E_ARGS)
+
+scale: $(STAMP)  ## the operator with 200 fake nodes and 800 pods, beside a bare watch of the same run
+	@$(BIN)/grfleet testbed build --kwok
+	@$(BIN)/python -m bench kwok $(SCALE_ARGS)
 
 lint: $(STAMP)  ## ruff format, ruff lint, mypy strict
 	@$(BIN)/ruff format --check .

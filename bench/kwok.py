@@ -34,9 +34,12 @@ class Sizes:
     pods: int
     restarts: int
     rest_seconds: float
+    adopted: bool = True
 
 
 FULL = Sizes(nodes=200, pods=800, restarts=3, rest_seconds=30.0)
+LARGE = Sizes(nodes=1000, pods=4000, restarts=3, rest_seconds=30.0, adopted=False)
+"""For runs by hand. Nobody adopts these pods: one pool may have 1024 instances."""
 QUICK = Sizes(nodes=10, pods=50, restarts=1, rest_seconds=3.0)
 
 
@@ -85,13 +88,22 @@ class Arrival:
 
 def run(*, quick: bool, as_json: bool, seed: int) -> None:
     """Measure and publish."""
+    _run("kwok", QUICK if quick else FULL, quick=quick, as_json=as_json, seed=seed)
+
+
+def run_large(*, quick: bool, as_json: bool, seed: int) -> None:
+    """Measure and publish at the size that takes a quarter of an hour and most of the machine."""
+    _run("kwok-large", QUICK if quick else LARGE, quick=quick, as_json=as_json, seed=seed)
+
+
+def _run(name: str, sizes: Sizes, *, quick: bool, as_json: bool, seed: int) -> None:
     with ended_by_sigterm():
-        results = measure(QUICK if quick else FULL, seed=seed)
+        results = measure(sizes, seed=seed)
     notes = (
         "Pods are fake: scheduled and owned by real controllers, Ready as soon as kwok sees them. CPU is that of one process; "
         "the baseline is a bare asynchronous list and watch that keeps every pod whole."
     )
-    publish("kwok", results, seed=seed, quick=quick, as_json=as_json, notes=notes)
+    publish(name, results, seed=seed, quick=quick, as_json=as_json, notes=notes)
 
 
 def measure(sizes: Sizes, *, seed: int) -> list[Result]:
@@ -109,8 +121,10 @@ def measure(sizes: Sizes, *, seed: int) -> list[Result]:
         arrival = _arrival(site, sizes.pods)
         restarts = [_restart(site, number) for number in range(sizes.restarts)]
         rest = _rest(site, sizes.rest_seconds)
-        farm = stack.enter_context(AgentFarm(seed=seed, addresses=site.addresses(), port=port.number))
-        adoption = adopt(site, farm, AuditLog(directory / "audit.log"), sizes.pods)
+        adoption: list[Result] = []
+        if sizes.adopted:
+            farm = stack.enter_context(AgentFarm(seed=seed, addresses=site.addresses(), port=port.number))
+            adoption = _of_adoption(adopt(site, farm, AuditLog(directory / "audit.log"), sizes.pods))
         site.scale(0)
         gone_s = until(site.empty, "no pod is left")
     return [
@@ -118,7 +132,7 @@ def measure(sizes: Sizes, *, seed: int) -> list[Result]:
         *_of_arrival(arrival, sizes.pods),
         *_of_restarts(restarts, sizes.pods),
         _one(f"{sizes.rest_seconds:.0f} s at rest, {sizes.pods} pods: share of a core", rest[0], "%", baseline=rest[1]),
-        *_of_adoption(adoption),
+        *adoption,
         _one(f"{sizes.pods} pods: from scale 0 until none is left", gone_s, "s"),
     ]
 
