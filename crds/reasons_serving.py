@@ -140,7 +140,8 @@ SERVING: tuple[ConditionSpec, ...] = (
                 "LabelsOverlap",
                 _F,
                 "Pods carry the labels of this adopted pool and belong, or would belong, to another pool as well.",
-                "Make instances.adopted.matchLabels of one of them narrower; a managed pool, else the pool that was first, has the pods.",
+                "Make instances.adopted.matchLabels of one of them narrower; "
+                "a managed pool, else the pool that was first, has the pods.",
             ),
             Reason(
                 "TemplateInvalid",

@@ -27,7 +27,7 @@ from controllers.runtime.resources import (
     owner_reference,
 )
 from crds import GRServingPool, RoutingPolicySpec
-from crds.serving_pool import ManagedInstances
+from crds.pool_instances import ManagedInstances
 
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _PROGRESS_SECONDS = 600
