@@ -1,7 +1,7 @@
 """GRServingPool.spec.instances: where the instances of a pool come from.
 
-A Deployment that grfleet owns (managed), pods that somebody else runs (adopted), or a list of addresses (external): exactly one of
-them, for ever.
+A Deployment that grfleet owns (managed), pods that somebody else runs (adopted), or a list of addresses (external): one of them,
+and for ever.
 """
 
 from __future__ import annotations
