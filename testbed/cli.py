@@ -1,9 +1,11 @@
-"""The commands ``up``, ``down``, ``status`` and ``build``; mounted as ``grfleet testbed``."""
+"""The commands ``up``, ``down``, ``status``, ``build``, ``images`` and ``load``; mounted as ``grfleet testbed``."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -16,7 +18,9 @@ from testbed import processes, state
 from testbed.binaries import BinariesMissingError, ensure_binaries
 from testbed.control_plane import ControlPlane, ControlPlaneError
 from testbed.debian import DebianError, ensure_debian_tree
+from testbed.images import product
 from testbed.kwok import FakeCluster
+from testbed.node import loading
 from testbed.node.cluster import PACKAGES, LocalCluster, why_never
 from testbed.node.namespaces import NodeError
 from testbed.versions import DEFAULT_PROGRAMS, FAKE_NODE_PROGRAMS, NODE_PROGRAMS
@@ -127,3 +131,32 @@ def build(
         print(f"{name:<24} {found.origins[name]:<24} {path}")
     if tree is not None:
         print(f"{'containerd':<24} {'packages':<24} {tree.root}")
+
+
+@app.command()
+def images(
+    archive: Annotated[Path, typer.Argument(help="File to write, about 370 MB.")],
+    tag: Annotated[str | None, typer.Option(help="Tag of the three images; default: the version of this checkout.")] = None,
+) -> None:
+    """Write operator, agent and reference engine as one archive of images, without Docker, and print their names."""
+    try:
+        archive.resolve().parent.mkdir(parents=True, exist_ok=True)
+        built = product.build_release(archive, tag=tag)
+    except (OSError, subprocess.SubprocessError) as error:
+        _say(f"cannot write the images: {error}")
+        raise typer.Exit(1) from error
+    for reference in built.references.values():
+        print(reference)
+
+
+@app.command()
+def load(archive: Annotated[Path, typer.Argument(help="Docker or OCI archive, as `images` or `docker save` writes it.")]) -> None:
+    """Load images into the node of `up --node` that KUBECONFIG names, or the only one, and print their names."""
+    try:
+        _, init = loading.choose_node(state.records(), kubeconfig=os.environ.get("KUBECONFIG", ""))
+        names = loading.load(archive, init=init, tree=ensure_debian_tree(PACKAGES, progress=_say))
+    except (NodeError, DebianError) as error:
+        _say(str(error))
+        raise typer.Exit(1) from error
+    for name in names:
+        print(name)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from testbed.images.archive import Image, Layer, write_archive
 from testbed.images.layers import PACKAGES_FOLDER, PYTHON_HOME, interpreter_layer, packages_layer, tree_layer
@@ -40,9 +41,31 @@ def build(directory: Path, *, omit: Collection[str] = ()) -> ProductImages:
     `omit` names layers that the cluster has already, see `testbed.node.cluster.LocalCluster.base_layers`: without the
     interpreter and the packages the archive has 3 MB instead of 370.
     """
-    layers = [interpreter_layer(), packages_layer("grfleet"), _application_layer()]
+    layers = _layers()
     tag = hashlib.sha256("".join(layer.digest for layer in layers).encode()).hexdigest()[:12]
-    references = {name: f"grfleet/{name}:{tag}" for name in COMMANDS}
+    archive = directory / f"grfleet-{tag}.tar"
+    if not archive.exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        _write(archive, layers, _references(tag), omit=omit)
+    return ProductImages(archive, _references(tag), tag)
+
+
+def build_release(archive: Path, *, tag: str | None = None) -> ProductImages:
+    """Write the images of this checkout, whole, under the names that the chart looks for; `tag` is by default this version."""
+    tag = tag or str(_project()["project"]["version"])
+    _write(archive, _layers(), _references(tag))
+    return ProductImages(archive, _references(tag), tag)
+
+
+def _layers() -> list[Layer]:
+    return [interpreter_layer(), packages_layer("grfleet"), _application_layer()]
+
+
+def _references(tag: str) -> dict[str, str]:
+    return {name: f"grfleet/{name}:{tag}" for name in COMMANDS}
+
+
+def _write(archive: Path, layers: Sequence[Layer], references: Mapping[str, str], *, omit: Collection[str] = ()) -> None:
     environment = {
         "PATH": f"{_SCRIPTS}:{PYTHON_HOME}/bin:/usr/bin:/bin",
         "PYTHONPATH": f"{_APPLICATION}:{PACKAGES_FOLDER}",
@@ -54,15 +77,15 @@ def build(directory: Path, *, omit: Collection[str] = ()) -> ProductImages:
         Image(f"docker.io/{references[name]}", layers, entrypoint=[f"{_SCRIPTS}/{command}"], environment=environment)
         for name, command in COMMANDS.items()
     ]
-    archive = directory / f"grfleet-{tag}.tar"
-    if not archive.exists():
-        directory.mkdir(parents=True, exist_ok=True)
-        write_archive(archive, images, omit=omit)
-    return ProductImages(archive, references, tag)
+    write_archive(archive, images, omit=omit)
+
+
+def _project() -> dict[str, Any]:
+    return tomllib.loads((_CHECKOUT / "pyproject.toml").read_text())
 
 
 def _application_layer() -> Layer:
-    project = tomllib.loads((_CHECKOUT / "pyproject.toml").read_text())
+    project = _project()
     packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     scripts = {
         f"{_SCRIPTS}/{name}": (

@@ -20,6 +20,7 @@ from testbed import processes
 from testbed.processes import Identity
 
 _MOST_NODES = 100
+INIT_NAME = "node-init"  # of the first process inside, in the testbed's record
 _LINK = "grfleet-node"  # the kernel allows 15 characters
 
 
@@ -97,7 +98,7 @@ class Namespaces:
                 raise NodeError(f"the node's namespaces did not start: {log.read_text(errors='replace').strip()[-500:]}")
             time.sleep(0.01)
         (pid,) = child_ids(child.pid)
-        self._init = processes.identify("node-init", pid)
+        self._init = processes.identify(INIT_NAME, pid)
         self._record(self._init)
         self._connect()
 
