@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from controllers.runtime.clock import Clock, within
 from controllers.runtime.errors import ClusterMismatch, Conflict, NotLeader, Terminal, Transient
 from controllers.runtime.logs import describe_error, log_context
-from controllers.runtime.metrics import Metrics
+from controllers.runtime.metrics import RESULTS, Metrics
 from controllers.runtime.queue import WorkQueue
 from controllers.runtime.resources import Key
 
@@ -77,6 +77,9 @@ class Controller:
         self._resync = resync_seconds
         self._metrics = metrics
         metrics.prepare_controller(name, workers)
+        self._active = metrics.active_workers.labels(name)  # looking a series up by its labels costs more than counting in it
+        self._seconds = metrics.reconcile_seconds.labels(name)
+        self._outcomes = {result: metrics.reconcile_total.labels(name, result) for result in RESULTS}
 
     async def run(self) -> None:
         """Enqueue everything, then work until cancelled; on the way out the queue is emptied."""
@@ -98,8 +101,7 @@ class Controller:
     async def process_next(self) -> None:
         """Take one key and see it through; what a worker does for ever."""
         key = await self.queue.get()
-        active = self._metrics.active_workers.labels(self.name)
-        active.inc()
+        self._active.inc()
         began = self._clock.monotonic()
         try:
             with log_context(
@@ -110,10 +112,10 @@ class Controller:
                 reconcileID=uuid.UUID(int=self._rng.getrandbits(128), version=4).hex,
             ):
                 outcome = await self._attempt(key)
-            self._metrics.reconcile_total.labels(self.name, outcome).inc()
+            self._outcomes[outcome].inc()
         finally:
-            active.dec()
-            self._metrics.reconcile_seconds.labels(self.name).observe(self._clock.monotonic() - began)
+            self._active.dec()
+            self._seconds.observe(self._clock.monotonic() - began)
             self.queue.done(key)
 
     async def _attempt(self, key: Key) -> str:

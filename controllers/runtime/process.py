@@ -7,6 +7,7 @@ gets the same handlers through :func:`register_for_kopf_run`; there the library 
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import random
 import signal
@@ -15,6 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 import kopf
+import uvloop
 
 from controllers.loops import all_loops
 from controllers.runtime.clock import SystemClock
@@ -31,6 +33,8 @@ _logger = logging.getLogger(__name__)
 EXIT_FAILED = 1
 EXIT_PREFLIGHT = 3
 CLOSING_SECONDS = 2.0
+YOUNG_OBJECTS = 10_000
+"""So many containers may be new before the collector looks for cycles among them."""
 
 
 class EndlessBackoff:
@@ -83,6 +87,7 @@ def main(arguments: Sequence[str] | None = None, *, loops: Callable[[], list[Loo
     """
     settings = parse_settings(sys.argv[1:] if arguments is None else arguments)
     configure_logging(level=settings.log_level)
+    _collect_rarely()
     runtime = Runtime(settings, loops(), clock=SystemClock(), rng=random.Random())
     try:
         run_with_an_end(_run(runtime))
@@ -101,13 +106,23 @@ def main(arguments: Sequence[str] | None = None, *, loops: Callable[[], list[Loo
     return 0
 
 
+def _collect_rarely() -> None:
+    """Spare the garbage collector what never becomes garbage: the modules, and objects that live as long as those they describe.
+
+    With the defaults it walks through all of them every few hundred allocations, a twelfth of the CPU of a start.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS, 20, 20)
+
+
 def run_with_an_end(work: Coroutine[Any, Any, None]) -> None:
     """`asyncio.run` that closes within CLOSING_SECONDS, whatever tasks are left.
 
     After a failure the watch library's tasks swallow their cancellation and would be waited for for ever; a process that only
     seems to live is worse than one that is started again.
     """
-    loop = asyncio.new_event_loop()
+    loop = uvloop.new_event_loop()
     asyncio.set_event_loop(loop)
     try:
         loop.run_until_complete(work)
