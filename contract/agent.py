@@ -87,6 +87,17 @@ class IntentSpec(Wire, frozen=True, kw_only=True):
     draining: bool = False
 
 
+class IntentAudience(Wire, frozen=True, kw_only=True):
+    """Whom an intent is for, as `spec.audience`: the namespace of the GRInstance, and the uid of its pod, empty without one.
+
+    Every namespace's intents bear the same operator's signature, and whoever may make a pool can have one signed and sent, or
+    recorded and sent again, to an address of their choice. An agent that knows where it runs takes only what is meant for it.
+    """
+
+    namespace: Name = ""
+    pod_uid: Name = ""
+
+
 class Intent(Wire, frozen=True, kw_only=True):
     """Body of PUT /intent. `issued` and `expires` are Unix seconds; `signature` is Ed25519, base64, over `signing.payload`."""
 
@@ -221,6 +232,17 @@ class DecisionsAnswer(Wire, frozen=True, kw_only=True):
 
     decisions: Annotated[list[DecisionRecord], Meta(max_length=MAX_DECISIONS)]
     next: Count
+
+
+def intent_audience(raw: dict[str, Any]) -> IntentAudience:
+    """Return whom an intent is for by its spec; nobody in particular where it does not say.
+
+    Raises
+    ------
+    msgspec.ValidationError
+        Names the field that is wrong.
+    """
+    return msgspec.convert(raw.get("audience", {}), IntentAudience)
 
 
 def intent_spec(raw: dict[str, Any]) -> IntentSpec:

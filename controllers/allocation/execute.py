@@ -13,6 +13,7 @@ from contract import signing
 from contract.agent import Intent, IntentAnswer, IntentStatus
 from controllers.allocation.agents import Agents
 from controllers.allocation.decide import Plan, Push
+from controllers.allocation.intent import audience_of
 from controllers.allocation.memory import Memory, Pushed, Refusal
 from controllers.allocation.observe import Observation
 from controllers.allocation.rollup import RollupPlan
@@ -91,7 +92,7 @@ async def _push(seen: Observation, what: Push, agents: Agents, key: SigningKey, 
         generation=what.generation,
         issued=now_s,
         expires=now_s + ACCEPTANCE_SECONDS,
-        spec=dict(what.spec),
+        spec={**what.spec, "audience": audience_of(seen.instance)},
     )
     signed = signing.sign(intent, private)
     answer = await agents.push(seen.instance.metadata.uid, seen.instance.spec.source.agent_url, signed)

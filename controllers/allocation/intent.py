@@ -79,3 +79,8 @@ def pushed_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
     if spec.get("drain") is not None:
         told["draining"] = True
     return told
+
+
+def audience_of(instance: GRInstance) -> dict[str, str]:
+    """Whom the intent of an instance is for. Signed with it and no part of what it orders: an agent compares orders only."""
+    return {"namespace": instance.metadata.namespace, "podUid": instance.spec.source.pod_uid or ""}

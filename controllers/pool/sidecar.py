@@ -25,6 +25,12 @@ IDLE_SECONDS = 5
 MARGIN_SECONDS = 15
 """Between the end of the drain and the moment when the kubelet kills: for the engine's own end, and the agent's after it."""
 
+_AUDIENCE = (
+    ("namespace", "GRFLEET_NAMESPACE", "metadata.namespace"),
+    ("pod-uid", "GRFLEET_POD_UID", "metadata.uid"),
+)
+"""What the agent has to know of itself, so that an intent for another namespace or pod is none for it."""
+
 
 def agent_container(image: str, *, pull_policy: str, user: Mapping[str, Any]) -> dict[str, Any]:
     """The sidecar.
@@ -44,6 +50,11 @@ def agent_container(image: str, *, pull_policy: str, user: Mapping[str, Any]) ->
             f"--engine=unix:{SOCKET_FOLDER}/engine.sock",
             f"--listen=http://0.0.0.0:{AGENT_PORT_NUMBER}",
             f"--intent-key={KEY_FOLDER}/{PUBLIC_ENTRY}",
+            *(f"--{flag}=$({variable})" for flag, variable, _ in _AUDIENCE),
+        ],
+        "env": [
+            {"name": variable, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+            for _, variable, path in _AUDIENCE
         ],
         "ports": [{"name": AGENT_PORT, "containerPort": AGENT_PORT_NUMBER, "protocol": "TCP"}],
         "startupProbe": {**health, "periodSeconds": 1, "failureThreshold": 120},

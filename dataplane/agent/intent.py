@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from contract import agent, signing
-from contract.agent import Intent, IntentAnswer, IntentSpec, IntentStatus
+from contract.agent import Intent, IntentAnswer, IntentAudience, IntentSpec, IntentStatus
 
 CLOCK_SKEW_SECONDS = 60
 """How far the clocks of operator and agent may differ before an intent counts as expired or as coming from the future."""
@@ -43,6 +43,8 @@ class IntentBook:
         The operator's 32-byte Ed25519 key; None accepts unsigned intents (experiments only).
     instance_uid : str or None
         Refuse intents for any other uid; None accepts the first uid and, later, newer ones.
+    namespace, pod_uid : str or None
+        Refuse intents that are not for an instance of this namespace, or not for this pod; None takes those for any.
     skew_seconds : int
         Tolerance for clocks that differ.
     renewed_key : callable
@@ -55,6 +57,8 @@ class IntentBook:
         *,
         public_key: bytes | None,
         instance_uid: str | None = None,
+        namespace: str | None = None,
+        pod_uid: str | None = None,
         skew_seconds: int = CLOCK_SKEW_SECONDS,
         renewed_key: Callable[[], bytes | None] = lambda: None,
     ) -> None:
@@ -62,6 +66,7 @@ class IntentBook:
         self._renewed_key = renewed_key
         self._looked_s = float("-inf")
         self._bound_uid = instance_uid
+        self._namespace, self._pod_uid = namespace, pod_uid
         self._skew_seconds = skew_seconds
         self.current: AcceptedIntent | None = None
 
@@ -80,9 +85,12 @@ class IntentBook:
         if self._bound_uid is not None and intent.uid != self._bound_uid:
             return self._answer(IntentStatus.INVALID, f"uid: this agent is bound to {self._bound_uid!r} by --instance-uid")
         try:
+            misdirected = self._misdirected(agent.intent_audience(intent.spec))
             spec = _checked_spec(intent)
         except (ValueError, msgspec.ValidationError) as error:
             return self._answer(IntentStatus.INVALID, str(error)[:1024])
+        if misdirected is not None:
+            return self._answer(IntentStatus.INVALID, misdirected)
         refusal = self._standing(intent, spec) or self._validity(intent, now_s=now_s)
         if refusal is not None:
             return refusal
@@ -100,6 +108,15 @@ class IntentBook:
             return False
         self._key = renewed  # whatever the former one signed is forged from now on
         return True
+
+    def _misdirected(self, audience: IntentAudience) -> str | None:
+        for flag, own, named in (
+            ("--namespace", self._namespace, audience.namespace),
+            ("--pod-uid", self._pod_uid, audience.pod_uid),
+        ):
+            if own is not None and named != own:
+                return f"audience: this agent is bound to {own!r} by {flag}, and the intent is for {named or 'nobody'!r}"
+        return None
 
     def _standing(self, intent: Intent, spec: IntentSpec) -> IntentAnswer | None:
         """Compare with the intent in force; None when the new one may replace it."""

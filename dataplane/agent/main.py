@@ -31,6 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 listen=options.listen,
                 intent_key_file=options.intent_key,
                 instance_uid=options.instance_uid,
+                namespace=options.namespace,
+                pod_uid=options.pod_uid,
                 engine_token_file=options.engine_token_file,
                 log_level=options.log_level,
                 memory_seconds=options.memory_seconds,
@@ -65,6 +67,8 @@ def _parser() -> argparse.ArgumentParser:
         "--insecure-unsigned-intents", action="store_true", help="accept intents without a signature; experiments only"
     )
     parser.add_argument("--instance-uid", metavar="UID", help="accept intents for this GRInstance uid only")
+    parser.add_argument("--namespace", metavar="NAME", help="accept intents for instances of this namespace only")
+    parser.add_argument("--pod-uid", metavar="UID", help="accept intents for the instance of this pod only")
     parser.add_argument("--engine-token-file", metavar="FILE", help="bearer token for an engine on TCP")
     parser.add_argument(
         "--memory-seconds",

@@ -39,6 +39,8 @@ class Settings:
     listen: str
     intent_key_file: str | None = None
     instance_uid: str | None = None
+    namespace: str | None = None
+    pod_uid: str | None = None
     engine_token_file: str | None = None
     log_level: str = "info"
     memory_seconds: float = 60.0
@@ -68,7 +70,11 @@ async def _serve(settings: Settings, *, key: bytes | None, token: str | None) ->
     agent = Agent(
         engine=engine,
         intents=IntentBook(
-            public_key=key, instance_uid=settings.instance_uid, renewed_key=partial(_renewed_key, settings.intent_key_file)
+            public_key=key,
+            instance_uid=settings.instance_uid,
+            namespace=settings.namespace,
+            pod_uid=settings.pod_uid,
+            renewed_key=partial(_renewed_key, settings.intent_key_file),
         ),
         start_id=f"{os.getpid()}-{time.time_ns():x}",
         wall_s=time.time,

@@ -96,6 +96,37 @@ def test_an_agent_bound_to_an_instance_refuses_the_intents_of_others() -> None:
     assert book.offer(intent(uid="uid-a"), now_s=NOW).status is IntentStatus.ACCEPTED
 
 
+@pytest.mark.parametrize(
+    ("audience", "status"),
+    [
+        ({"namespace": "feed", "podUid": "pod-1"}, IntentStatus.ACCEPTED),
+        ({"namespace": "feed", "podUid": "pod-2"}, IntentStatus.INVALID),
+        ({"namespace": "other", "podUid": "pod-1"}, IntentStatus.INVALID),
+        ({"namespace": "feed"}, IntentStatus.INVALID),
+        ({}, IntentStatus.INVALID),
+        (None, IntentStatus.INVALID),
+        ("feed", IntentStatus.INVALID),
+        ({"namespace": None, "podUid": 7}, IntentStatus.INVALID),
+    ],
+)
+def test_an_agent_that_knows_where_it_runs_refuses_what_was_signed_for_another_namespace_or_pod(
+    audience: Any, status: IntentStatus
+) -> None:
+    """A tenant can have intents signed for a pool of its own, and send them to whatever agent it can reach."""
+    book = IntentBook(public_key=PUBLIC, namespace="feed", pod_uid="pod-1")
+    spec = STATIC if audience is None else {**STATIC, "audience": audience}
+    answer = book.offer(intent(spec=spec), now_s=NOW)
+    assert answer.status is status, answer.reason
+    assert (book.current is not None) == (status is IntentStatus.ACCEPTED)
+
+
+def test_an_audience_is_no_part_of_what_is_ordered() -> None:
+    """An operator that has just learnt to name it must not contradict what its predecessor said under the same generation."""
+    book = book_holding(intent())
+    addressed = {**STATIC, "audience": {"namespace": "feed", "podUid": "pod-1"}}
+    assert book.offer(intent(spec=addressed), now_s=NOW).status is IntentStatus.UNCHANGED
+
+
 def test_an_accepted_intent_outlives_its_expiry() -> None:
     book = book_holding(intent(life=10))
     late = NOW + 10**7

@@ -1,12 +1,15 @@
-"""What happens to an intent while the operator's own key is unusable."""
+"""What is signed, and what happens to an intent while the operator's own key is unusable."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from loop_objects import NOW, agent_status, instance_object, pool_object
 
+from contract import signing
+from contract.agent import Intent, IntentAnswer, IntentAudience, IntentStatus, intent_audience
 from controllers.allocation.agents import Agents
 from controllers.allocation.decide import decide
 from controllers.allocation.execute import execute
@@ -22,6 +25,7 @@ from controllers.runtime.resources import key_of
 from controllers.signing_key import SigningKey
 from crds import GRInstance, GRServingPool, HBMPolicySpec
 from crds.instance import PolicySource
+from dataplane.agent.intent import IntentBook
 
 POLICY = Found(spec=HBMPolicySpec(), name="mine", namespace="team", generation=3, source=PolicySource.POOL)
 
@@ -31,10 +35,28 @@ class BrokenKey(SigningKey):
         raise Terminal("SigningKeyUnusable", "Secret ours/key: entry private.key must hold 32 bytes")
 
 
-def observed(**more: Any) -> Observation:
+class OwnKey(SigningKey):
+    async def private(self, ctx: Context) -> bytes:
+        return bytes(range(32))
+
+
+class Recorder:
+    """Agents that take everything."""
+
+    def __init__(self) -> None:
+        self.taken: list[Intent] = []
+
+    async def push(self, uid: str, url: str, intent: Intent) -> IntentAnswer:
+        self.taken.append(intent)
+        return IntentAnswer(status=IntentStatus.ACCEPTED, uid=intent.uid, generation=intent.generation)
+
+
+def observed(*, pod_uid: str | None = None, **more: Any) -> Observation:
     pool = pool_object(entries=("a",))
     intent = intent_for(GRServingPool.parse(pool), POLICY).to_wire()
     stored = instance_object("pool-a", pool, intent=intent, generation=2)
+    if pod_uid is not None:
+        stored["spec"]["source"] |= {"kind": "Pod", "podName": "pool-a", "podUID": pod_uid}
     sighting = Answered(status=agent_status(generation=1))
     return Observation(
         instance=GRInstance.parse(stored), pool=GRServingPool.parse(pool), stored=stored, policy=POLICY, sighting=sighting, **more
@@ -59,3 +81,23 @@ async def test_without_a_usable_key_the_status_says_so_and_the_push_is_tried_aga
     assert (condition["status"], condition["reason"]) == ("False", "IntentNotAccepted")
     assert "private.key must hold 32 bytes" in condition["message"]
     assert later.push is not None
+
+
+@pytest.mark.parametrize(
+    ("pod_uid", "named"), [(None, ""), ("8f14e45f-ceea-467f-9d2a-0a1b2c3d4e5f", "8f14e45f-ceea-467f-9d2a-0a1b2c3d4e5f")]
+)
+async def test_whom_an_intent_is_for_is_signed_with_it(pod_uid: str | None, named: str) -> None:
+    seen, agents = observed(pod_uid=pod_uid), Recorder()
+    clock = SimpleNamespace(now=lambda: NOW, monotonic=lambda: 100.0)
+    ctx = cast(Context, SimpleNamespace(fence=SimpleNamespace(check=lambda: None), clock=clock))
+
+    await execute(decide(seen, NOW), seen, cast(Agents, agents), Memory(), OwnKey(), ctx)
+
+    (intent,) = agents.taken
+    assert signing.is_authentic(intent, signing.public_key(bytes(range(32))))
+    namespace = seen.instance.metadata.namespace
+    assert intent_audience(intent.spec) == IntentAudience(namespace=namespace, pod_uid=named)
+    book = IntentBook(public_key=None, namespace=namespace, pod_uid=named)
+    assert book.offer(intent, now_s=NOW.timestamp()).status is IntentStatus.ACCEPTED
+    elsewhere = IntentBook(public_key=None, namespace="another")
+    assert elsewhere.offer(intent, now_s=NOW.timestamp()).status is IntentStatus.INVALID
