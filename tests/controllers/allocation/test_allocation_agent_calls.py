@@ -89,6 +89,19 @@ async def test_what_the_contract_does_not_allow_is_refused(handler: Handler) -> 
             await agent.status()
 
 
+@pytest.mark.parametrize("status", [200, 201, 302, 401, 404, 500])
+@pytest.mark.parametrize(
+    "body", [b"the-secret", b'{"agentStartId": "the-secret"}', b'{"agentStartId": ["the-secret"]}', b'"the-secret"']
+)
+async def test_no_word_of_a_server_that_is_no_agent_gets_into_what_is_told(status: int, body: bytes) -> None:
+    """What is told ends in a condition, and whoever makes a pool chooses the address: it must not become a reader for others."""
+    async with agent_at(answering(body, status=status)) as agent:
+        for call in (agent.status(), agent.put_intent(INTENT)):
+            with pytest.raises(ProtocolViolation) as caught:
+                await call
+            assert "the-secret" not in str(caught.value)
+
+
 async def test_an_agent_that_hangs_up_in_the_middle_did_not_answer() -> None:
     async def hang_up(request: web.Request) -> web.StreamResponse:
         assert request.transport is not None
