@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from runtime_operator import OperatorProcess
 
 from testbed.faults import Action, Call, Match, Rule
 
+SEED = int(os.environ.get("GRFLEET_FAULT_SEED", "7"))
 EVENTS = Match(watch=True, events=frozenset({"ADDED", "MODIFIED", "DELETED"}))
 
 
@@ -24,7 +26,7 @@ class Fault:
     times: int | None = None
 
 
-def run(world: World, *plan: Fault, changes: int = 3, seconds: float = 1.0, hits: int = 1, seed: int = 7) -> list[Rule]:
+def run(world: World, *plan: Fault, changes: int = 3, seconds: float = 1.0, hits: int = 1, seed: int = SEED) -> list[Rule]:
     """Put the plan in force, change the pool under it, end it, and hold the world against the oracle."""
     rules = [
         world.proxy.add(each.match, each.action, probability=each.probability, times=each.times, seed=seed + number)
