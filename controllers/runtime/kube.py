@@ -7,7 +7,6 @@ Only calls that may be repeated safely are retried here; everything slower belon
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any, Protocol
 from urllib.parse import quote, urlencode
 
 import aiohttp
+import msgspec
 from kubernetes.aio import client as kubernetes_client
 
 from controllers.runtime.clock import Clock
@@ -287,7 +287,7 @@ class HttpKubeApi:
             return frozenset()
         if status >= 400:
             raise classify(status, text, headers, call=call)
-        return frozenset(str(item["name"]) for item in json.loads(text).get("resources", ()))
+        return frozenset(str(item["name"]) for item in msgspec.json.decode(text).get("resources", ()))
 
     async def _apply(
         self, resource: ResourceType, body: Object, subresource: str | None, field_manager: str, force: bool
@@ -319,7 +319,7 @@ class HttpKubeApi:
         status, headers, text = await self._repeat(method, path, content, body, call, repeat, (verb, name))
         if status >= 400:
             raise classify(status, text, headers, call=call)
-        answer: dict[str, Any] = json.loads(text)
+        answer: dict[str, Any] = msgspec.json.decode(text)
         return answer
 
     async def _repeat(

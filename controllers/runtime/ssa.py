@@ -49,8 +49,6 @@ def _owned_fields(current: Object, field_manager: str, subresource: str | None) 
             and entry.get("subresource") == subresource
         ):
             fields = entry.get("fieldsV1", {})
-            if isinstance(fields, str):  # as the store keeps it
-                fields = json.loads(fields)
             return fields if isinstance(fields, Mapping) else None
     return None
 

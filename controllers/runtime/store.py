@@ -7,13 +7,15 @@ lists, and afterwards drops whatever the list lacks and nobody touched since.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
+
+import msgspec
 
 from controllers.runtime.projection import PROJECTIONS
 from controllers.runtime.resources import DEPLOYMENTS, PODS, POOL_LABEL, POOLS, Key, Object, ResourceType, key_of, uid_of
@@ -151,16 +153,20 @@ class Store:
         if event_type == "DELETED":
             self.drop(resource, key_of(obj), last=obj)
         else:
-            self.upsert(resource, obj)
+            self._take(resource, obj, kept=lambda: _kept(resource, _with_common_names(obj)))
 
     def upsert(self, resource: ResourceType, obj: Mapping[str, Any]) -> None:
         """Add or replace an object, unless what is stored is the same or newer."""
+        self._take(resource, obj, kept=lambda: _kept(resource, obj))
+
+    def _take(self, resource: ResourceType, obj: Mapping[str, Any], *, kept: Callable[[], Object]) -> None:
+        """Take an object in; `kept` makes of it what is stored, which an old one is not worth."""
         key = key_of(obj)
         self._touch(resource, key)
         old = self._objects[resource].get(key)
         if old is not None and not _newer(obj, old):
             return
-        new = _kept(resource, obj)
+        new = kept()
         if old is not None and uid_of(old) != uid_of(new):
             self.drop(resource, key, last=old)  # deleted and created again between two looks
             old = None
@@ -279,18 +285,41 @@ def _same_but_for_version(old: Object, new: Object) -> bool:
 def _trimmed(obj: Mapping[str, Any]) -> Object:
     """Drop what other managers recorded about their fields: it is half of an object and nobody here reads it.
 
-    Our own record is kept as text: it is read once for each write (`ssa.already_applied`) and would be half of the memory.
+    What the instances of a pool have in common is kept once, our own records, labels, the owner and the intent: nobody changes a
+    stored object.
     """
     metadata = dict(obj["metadata"])
-    managed = [_packed(each) for each in metadata.pop("managedFields", ()) if str(each.get("manager")).startswith("grfleet-")]
+    managed = [_record(each) for each in metadata.pop("managedFields", ()) if str(each.get("manager")).startswith("grfleet-")]
     if managed:
         metadata["managedFields"] = managed
+    for name in ("labels", "ownerReferences"):
+        if name in metadata:
+            metadata[name] = _shared(metadata[name])
+    spec = obj.get("spec")
+    if isinstance(spec, Mapping) and "intent" in spec:
+        return {**obj, "metadata": metadata, "spec": {**spec, "intent": _shared(spec["intent"])}}
     return {**obj, "metadata": metadata}
 
 
-def _packed(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    fields = entry.get("fieldsV1")
-    return {**entry, "fieldsV1": json.dumps(fields)} if isinstance(fields, Mapping) else entry
+def _record(entry: Mapping[str, Any]) -> Any:
+    """What a manager owns, without the time, which differs from object to object and which nobody reads."""
+    return _shared({name: value for name, value in entry.items() if name not in ("time", "fieldsType")})
+
+
+def _shared(value: Any) -> Any:
+    """The same value, as the one object that stands for all that are equal to it."""
+    return _decoded(msgspec.json.encode(value))
+
+
+@lru_cache(maxsize=4096)
+def _decoded(text: bytes) -> Any:
+    return msgspec.json.decode(text)
+
+
+def _with_common_names(obj: Object) -> Object:
+    """The same object with field names that are kept once: the watch library makes new ones for each event."""
+    plain: Object = msgspec.json.decode(msgspec.json.encode(obj))
+    return plain
 
 
 def _indexers_of(resource: ResourceType) -> dict[str, Indexer]:

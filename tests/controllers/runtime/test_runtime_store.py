@@ -106,6 +106,35 @@ def test_what_the_store_keeps_of_field_ownership_still_tells_whether_an_apply_wo
     assert obj["metadata"]["managedFields"][0]["fieldsV1"] == fields
 
 
+def test_what_instances_have_in_common_is_kept_once_and_nothing_of_it_changes() -> None:
+    store = Store([INSTANCES])
+    for name, moment in (("a", "2026-01-01T00:00:00Z"), ("b", "2026-01-02T00:00:00Z")):
+        obj = thing(name, 1)
+        obj["metadata"]["labels"] = {"grfleet.dev/pool": "p"}
+        obj["metadata"]["ownerReferences"] = [{"kind": "GRServingPool", "name": "p", "uid": "u"}]
+        obj["metadata"]["managedFields"] = [
+            {"manager": "grfleet-pool", "operation": "Apply", "time": moment, "fieldsV1": {"f:spec": {}}}
+        ]
+        obj["spec"] = {
+            "poolRef": "p",
+            "intent": {"strategy": "Static", "paused": False},
+            "source": {"kind": "External", "agentURL": name},
+        }
+        if name == "a":
+            store.observe(INSTANCES, "ADDED", obj)
+        else:
+            store.upsert(INSTANCES, obj)
+        kept = store.get(INSTANCES, Key("ns", name))
+        assert kept is not None
+        assert kept["spec"] == obj["spec"]
+        assert all(kept["metadata"][part] == obj["metadata"][part] for part in ("name", "uid", "labels", "ownerReferences"))
+    one, other = store.all(INSTANCES)
+    assert one["spec"]["intent"] is other["spec"]["intent"]
+    for part in ("labels", "ownerReferences"):
+        assert one["metadata"][part] is other["metadata"][part]
+    assert one["metadata"]["managedFields"][0] is other["metadata"]["managedFields"][0]
+
+
 def test_a_listener_that_fails_does_not_stop_the_others() -> None:
     store = Store([INSTANCES])
 
