@@ -109,6 +109,12 @@ class Agents:
         record.next_s = self._clock.monotonic()
         return answer
 
+    def process_of(self, uid: str) -> str | None:
+        """Which agent process answered for an instance last; None when none did."""
+        record = self._records.get(uid)
+        sighting = None if record is None else record.sighting
+        return sighting.status.agent_start_id if isinstance(sighting, Answered) else None
+
     def seconds_to_next(self, uid: str) -> float:
         """Seconds until the agent should be looked at again."""
         record = self._records.get(uid)

@@ -38,7 +38,7 @@ class Observation:
     sighting
         What the agent said last; None while it has not been asked.
     holder
-        Name of another live instance at the same address whose intent the agent holds, or None.
+        Name of another live instance with the same agent whose intent that agent holds, or None.
     refusal
         Set while the agent refuses the intent of the present generation.
     push_age_s
@@ -105,7 +105,7 @@ async def observe(ctx: Context, key: Key, agents: Agents, memory: Memory, parsed
     if pushed is not None and pushed.generation != instance.metadata.generation:
         pushed = None
     sighting = await _look(agents, instance)
-    holder = _holder(store, instance, sighting)
+    holder = _holder(store, agents, instance, sighting)
     if isinstance(sighting, Answered) and holder is None:
         agents.believe(instance.metadata.uid)
     return Observation(
@@ -174,10 +174,12 @@ def _usable_bytes_held(instance: GRInstance, status: AgentStatus) -> int | None:
     return intent.usable_bytes if held and intent is not None else None
 
 
-def _holder(store: Store, instance: GRInstance, sighting: Sighting | None) -> str | None:
+def _holder(store: Store, agents: Agents, instance: GRInstance, sighting: Sighting | None) -> str | None:
+    """An address has many spellings, so what counts besides the same words is the same process behind both."""
     if not isinstance(sighting, Answered) or sighting.status.uid in ("", instance.metadata.uid):
         return None
     for other in store.by_index(INSTANCES, BY_UID, sighting.status.uid):
-        if other["spec"]["source"]["agentURL"] == instance.spec.source.agent_url:
+        same_words = other["spec"]["source"]["agentURL"] == instance.spec.source.agent_url
+        if same_words or agents.process_of(uid_of(other)) == sighting.status.agent_start_id:
             return str(key_of(other))
     return None

@@ -10,15 +10,19 @@ import aiohttp
 import msgspec
 import pytest
 from aiohttp import web
-from loop_objects import agent_status
+from loop_objects import agent_status, instance_object, pool_object
 
 from contract.agent import AgentStatus, Intent, IntentAnswer, IntentStatus
 from contract.errors import ProtocolViolation, Unreachable
 from controllers.agent_book import AgentBook, Heard
 from controllers.allocation.agent_calls import SessionAgent
 from controllers.allocation.agents import Agents
+from controllers.allocation.observe import BY_UID, _holder, uid_index
 from controllers.allocation.sightings import Answered, Garbled, Silent
 from controllers.runtime.clock import FakeClock
+from controllers.runtime.resources import INSTANCES
+from controllers.runtime.store import Store
+from crds import GRInstance
 
 INTENT = Intent(uid="u", generation=1, issued=1, expires=2, spec={})
 
@@ -195,3 +199,32 @@ async def test_the_session_reads_answers_within_bounds_and_calls_everything_else
                 await at("good", port=1).status()
     finally:
         await runner.cleanup()
+
+
+@pytest.mark.parametrize("spelling", ["http://b:81", "http://10.0.0.7:81", "http://a:81/.", "https://a:81"])
+@pytest.mark.parametrize("same_process", [True, False])
+async def test_an_agent_that_two_instances_name_is_one_agent_however_they_spell_its_address(
+    spelling: str, same_process: bool
+) -> None:
+    """Orders for both would take turns in its engine; but entries whose addresses were exchanged find their own agents again."""
+
+    class Speaking(ScriptedAgent):
+        def __init__(self, uid: str, process: str) -> None:
+            super().__init__()
+            self.said = agent_status(uid, agent_start_id=process)
+
+        async def status(self) -> AgentStatus:
+            return self.said
+
+    ports = {"http://a:81": Speaking("uid-pool-a", "one"), spelling: Speaking("uid-pool-a", "one" if same_process else "two")}
+    agents = Agents(clock=FakeClock(), rng=random.Random(1), connect=ports.__getitem__, book=AgentBook())
+    store, pool = Store([INSTANCES]), pool_object()
+    store.add_index(INSTANCES, BY_UID, uid_index)
+    first, second = instance_object("pool-a", pool), instance_object("pool-b", pool)
+    second["spec"]["source"]["agentURL"] = spelling
+    for stored in (first, second):
+        store.upsert(INSTANCES, stored)
+    own = await agents.look("uid-pool-a", "http://a:81")
+    other = await agents.look("uid-pool-b", spelling)
+    assert _holder(store, agents, GRInstance.parse(first), own) is None
+    assert (_holder(store, agents, GRInstance.parse(second), other) is not None) == same_process
