@@ -7,6 +7,7 @@ own: a server that cannot be asked, series that never were, series that have end
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from requests.exceptions import ConnectionError as NoConnection
 from requests.exceptions import Timeout
 from urllib3.util.retry import Retry
 
+from controllers.metrics_source.bounded_http import BoundedSession, Redirected, Unbounded
 from controllers.metrics_source.port import InstanceName, PoolMetrics, PoolName, believable, summarize, unreachable
 from controllers.metrics_source.queries import QUERIES, SEEN_AT, Labels, selector_of
 from policies.measurement import Measurement, Missing, Stale, measured
@@ -29,6 +31,7 @@ STALE_SECONDS = 60.0
 TIMEOUT_SECONDS = 5.0
 DEADLINE_SECONDS = 10.0
 _THREADS = 2
+_STATUS_CODE = re.compile(r"HTTP Status Code \d{3}")
 
 Values = Mapping[str, float]
 
@@ -59,8 +62,10 @@ def connect_to(url: str, *, headers: Mapping[str, str] | None = None, verify: bo
     """
 
     def connect() -> Connection:
+        session = BoundedSession()
+        session.verify = verify
         made: Connection = PrometheusConnect(
-            url=url.rstrip("/"), headers=dict(headers or {}), disable_ssl=not verify, retry=Retry(total=0)
+            url=url.rstrip("/"), headers=dict(headers or {}), session=session, retry=Retry(total=0)
         )
         return made
 
@@ -155,7 +160,7 @@ class PrometheusMetrics:
         rows = self._query(connection, "time()")
         try:
             return float(rows[0])  # a scalar: [time, value]
-        except (TypeError, ValueError, KeyError, IndexError) as error:
+        except (TypeError, ValueError, KeyError, IndexError, OverflowError) as error:
             raise BadAnswer("time() gave no time") from error
 
     def _query(self, connection: Connection, text: str, **params: str) -> Any:
@@ -163,7 +168,7 @@ class PrometheusMetrics:
         params |= {"timeout": f"{self._timeout_s:g}s", "partial_response": "false"}
         try:
             return connection.custom_query(text, params=dict(params), timeout=self._timeout_s)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise BadAnswer(f"the answer is not that of a Prometheus server ({type(error).__name__})") from error
 
     # Pure
@@ -214,7 +219,10 @@ def _words(error: Exception) -> str:
         return "no answer in time"
     if isinstance(error, NoConnection):
         return "no connection; check --prometheus-url and the network policy"
-    if isinstance(error, PrometheusApiClientException | BadAnswer):
+    if isinstance(error, PrometheusApiClientException):
+        code = _STATUS_CODE.match(str(error))  # what follows is the body, which may be anything and another each time
+        return code.group() if code is not None else "the query was refused"
+    if isinstance(error, BadAnswer | Unbounded | Redirected):
         return str(error)[:200]
     return type(error).__name__
 
@@ -223,5 +231,5 @@ def _by_instance(rows: Any, label: str, query: str) -> dict[str, float]:
     """Values of an instant vector by the label of the instance."""
     try:
         return {row["metric"][label]: float(row["value"][1]) for row in rows if label in row["metric"]}
-    except (TypeError, ValueError, KeyError, IndexError) as error:
+    except (TypeError, ValueError, KeyError, IndexError, OverflowError) as error:
         raise BadAnswer(f"query {query} gave no instant vector") from error
