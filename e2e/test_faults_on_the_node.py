@@ -22,8 +22,8 @@ from e2e_traffic import Traffic, traffic
 from testbed.node.cluster import LocalCluster
 from testbed.node.provider import NotOfferedError
 
-STILL = {"strategy": "Static", "bounds": {"fallbackEmbPercent": 50}}
-QUICK = {"churn": {"maxMovedPercent": 100, "windowSeconds": 1}, "warmup": {"maxSeconds": 3}, "drain": {"deadlineSeconds": 20}}
+STILL = {"strategy": "Static", "bounds": {"fallbackEmbPercent": 50}, "step": {"maxPercentPerSecond": 50}}
+QUICK = {"churn": {"maxMovedPercent": 100, "windowSeconds": 1}, "warmup": {"maxSeconds": 3}, "drain": {"deadlineSeconds": 15}}
 PAGE = ROOT / "docs" / "operations.md"
 
 
