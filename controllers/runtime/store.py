@@ -25,7 +25,8 @@ _logger = logging.getLogger(__name__)
 Indexer = Callable[[Object], Iterable[Hashable]]
 
 BY_OWNER = "owner"
-"""Index of every resource: uid of each owner reference."""
+"""Index of every resource: its namespace and the uid of each owner reference. Owners have no say beyond their namespace: who may
+write in one could else put an object of theirs among those of another."""
 BY_POOL = "pool"
 """Index of every resource: Key of the pool that ``spec.poolRef`` names; of pods and Deployments the one that our label names."""
 BY_NAMESPACE = "namespace"
@@ -106,8 +107,8 @@ class Store:
         return [found[key] for key in sorted(self._indexes[(resource, index)].get(value, ()))]
 
     def owned_by(self, resource: ResourceType, owner: Object) -> list[Object]:
-        """Objects of ``resource`` that name ``owner`` in their owner references."""
-        return self.by_index(resource, BY_OWNER, uid_of(owner))
+        """Objects of ``resource`` in the namespace of ``owner`` that name it in their owner references."""
+        return self.by_index(resource, BY_OWNER, (key_of(owner).namespace, uid_of(owner)))
 
     def of_pool(self, resource: ResourceType, pool: Key) -> list[Object]:
         """Objects of ``resource`` that name the pool: by ``spec.poolRef``, pods and Deployments by our label."""
@@ -329,7 +330,8 @@ def _indexers_of(resource: ResourceType) -> dict[str, Indexer]:
 
 
 def _owners(obj: Object) -> Iterable[Hashable]:
-    return [reference["uid"] for reference in obj["metadata"].get("ownerReferences", ())]
+    metadata = obj["metadata"]
+    return [(metadata.get("namespace", ""), reference["uid"]) for reference in metadata.get("ownerReferences", ())]
 
 
 def _pool(obj: Object) -> Iterable[Hashable]:

@@ -64,7 +64,7 @@ def test_indexes_follow_changes_and_deletions() -> None:
     store = Store([INSTANCES])
     store.observe(INSTANCES, "ADDED", thing("a", 1, pool="p", owner="uid-p"))
     store.observe(INSTANCES, "ADDED", thing("b", 2, pool="p"))
-    pool, owner = Key("ns", "p"), {"metadata": {"uid": "uid-p"}}
+    pool, owner = Key("ns", "p"), {"metadata": {"name": "p", "namespace": "ns", "uid": "uid-p"}}
     assert [obj["metadata"]["name"] for obj in store.of_pool(INSTANCES, pool)] == ["a", "b"]
     assert [obj["metadata"]["name"] for obj in store.owned_by(INSTANCES, owner)] == ["a"]
     store.observe(INSTANCES, "MODIFIED", thing("a", 3, pool="q"))
@@ -72,6 +72,17 @@ def test_indexes_follow_changes_and_deletions() -> None:
     assert store.owned_by(INSTANCES, owner) == []
     store.observe(INSTANCES, "DELETED", thing("b", 4, pool="p"))
     assert store.of_pool(INSTANCES, pool) == []
+
+
+def test_what_names_an_owner_in_another_namespace_is_not_its() -> None:
+    """Its address would get into the owner's routing table, and the owner's users to it."""
+    store = Store([INSTANCES])
+    mine, theirs = thing("a", 1, owner="uid-p"), thing("b", 2, owner="uid-p")
+    theirs["metadata"]["namespace"] = "other"
+    for each in (mine, theirs):
+        store.observe(INSTANCES, "ADDED", each)
+    owner = {"metadata": {"name": "p", "namespace": "ns", "uid": "uid-p"}}
+    assert [obj["metadata"]["name"] for obj in store.owned_by(INSTANCES, owner)] == ["a"]
 
 
 def test_an_index_added_later_knows_the_objects_that_are_there() -> None:
