@@ -90,7 +90,8 @@ class ApiModel(BaseModel):
     @classmethod
     def _null_is_absent(cls, data: Any) -> Any:
         if isinstance(data, Mapping):
-            return {key: value for key, value in data.items() if value is not None}
+            absent = [key for key, value in data.items() if value is None]
+            return {key: value for key, value in data.items() if value is not None} if absent else data
         return data
 
     @model_validator(mode="after")

@@ -9,11 +9,14 @@ pool keeps the intent that it has, with the word `paused` in it: a policy edited
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 from controllers.lookup import Found, Lookup
 from crds import GRInstance, GRServingPool, HBMPolicySpec
 from crds.instance import Intent, IntentLearned, IntentRefill, PolicyRef
+from crds.serving_pool import Memory
 from crds.types import parse_quantity
 
 
@@ -25,6 +28,10 @@ def intent_for(pool: GRServingPool, policy: Found[HBMPolicySpec], *, prefix_byte
     prefix_bytes
         HBM bytes reserved for prefixes on this instance; the split does not get them.
     """
+    return _made(pool.spec.memory, pool.spec.slo.p99_ms, pool.spec.paused, policy, prefix_bytes)
+
+
+def _made(memory: Memory, p99_ms: int, paused: bool, policy: Found[HBMPolicySpec], prefix_bytes: int) -> Intent:
     spec = policy.spec
     return Intent(
         strategy=spec.strategy,
@@ -34,18 +41,24 @@ def intent_for(pool: GRServingPool, policy: Found[HBMPolicySpec], *, prefix_byte
         refill=IntentRefill(max_link_percent=spec.refill.max_link_percent, max_bytes_per_second=spec.refill.max_bytes()),
         learned=IntentLearned(clamp_percent=spec.learned.clamp_percent, residual=spec.learned.residual),
         recovery=spec.recovery,
-        usable_bytes=pool.spec.memory.usable_bytes(prefix_bytes=prefix_bytes),
-        host_bytes=parse_quantity(pool.spec.memory.host_bytes) or None,
-        ssd_bytes=parse_quantity(pool.spec.memory.ssd_bytes) or None,
-        p99_ms=pool.spec.slo.p99_ms,
-        paused=pool.spec.paused,
+        usable_bytes=memory.usable_bytes(prefix_bytes=prefix_bytes),
+        host_bytes=parse_quantity(memory.host_bytes) or None,
+        ssd_bytes=parse_quantity(memory.ssd_bytes) or None,
+        p99_ms=p99_ms,
+        paused=paused,
         policy_ref=PolicyRef(name=policy.name, namespace=policy.namespace, generation=policy.generation, source=policy.source),
     )
 
 
+@lru_cache(maxsize=1024)
+def _on_the_wire(memory: Memory, p99_ms: int, paused: bool, policy: Found[HBMPolicySpec], prefix_bytes: int) -> Mapping[str, Any]:
+    """Each look at an instance asks for its intent. Those of a pool share it, and making one takes longer than such a look."""
+    return MappingProxyType(_made(memory, p99_ms, paused, policy, prefix_bytes).to_wire())
+
+
 def wanted_intent(
     pool: GRServingPool, instance: GRInstance, stored: Mapping[str, Any] | None, policy: Lookup[HBMPolicySpec]
-) -> dict[str, Any] | None:
+) -> Mapping[str, Any] | None:
     """The intent that should stand in the instance, on the wire; None to leave alone what stands there.
 
     Parameters
@@ -60,7 +73,7 @@ def wanted_intent(
             None if stored is None or stored.get("paused", False) == pool.spec.paused else {**stored, "paused": pool.spec.paused}
         )
     prefix = instance.spec.pre_infer.bytes if instance.spec.pre_infer is not None else 0
-    return intent_for(pool, policy, prefix_bytes=prefix).to_wire()
+    return _on_the_wire(pool.spec.memory, pool.spec.slo.p99_ms, pool.spec.paused, policy, prefix)
 
 
 def pushed_spec(spec: Mapping[str, Any]) -> dict[str, Any]:

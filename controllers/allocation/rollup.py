@@ -95,15 +95,12 @@ def _words_of(view: PoolView, type_: str) -> dict[str, tuple[str, str]]:
 
 def _any_lags(view: PoolView) -> bool:
     """Whether an instance has yet to take up the present spec of pool and policy, or to report on it."""
-    wanted: dict[tuple[int, str], Mapping[str, Any] | None] = {}  # instances of a pool rarely differ; an intent is dear to make
     for stored, instance in view.instances:
         item = find_condition(conditions_of(stored), "PolicyHealthy")
         if item is None or int(item.get("observedGeneration") or 0) < instance.metadata.generation:
             return True
-        intent, prefix = stored["spec"].get("intent"), instance.spec.pre_infer.bytes if instance.spec.pre_infer else 0
-        key = (prefix, repr(intent) if view.pool.spec.paused else "")
-        if key not in wanted:
-            wanted[key] = wanted_intent(view.pool, instance, intent, view.policy)
-        if wanted[key] is not None and wanted[key] != intent:
+        intent = stored["spec"].get("intent")
+        wanted = wanted_intent(view.pool, instance, intent, view.policy)
+        if wanted is not None and wanted != intent:
             return True
     return False
