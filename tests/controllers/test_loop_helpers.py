@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from loop_objects import condition_item
+from loop_objects import condition_item, instance_object, pool_object
+from pydantic import ValidationError
 
 from contract import signing
+from controllers.allocation.intent import intent_for
 from controllers.announce import announcements
 from controllers.lookup import Found, NotFound, Unreadable, find_policy
 from controllers.pace import Restraint, WriteTimes, wait_before_write
@@ -21,10 +23,11 @@ from controllers.parsed import ParsedObjects
 from controllers.rounding import steady_latency, steady_points, steady_share
 from controllers.runtime.conditions import Condition
 from controllers.runtime.errors import AlreadyExists, Terminal
-from controllers.runtime.resources import SECRETS, Key
+from controllers.runtime.resources import INSTANCES, SECRETS, Key
+from controllers.runtime.store import Store
 from controllers.signing_key import SECRET_NAME, SigningKey, private_key_of
 from controllers.wake import pools_naming
-from crds import HBMPolicy, HBMPolicySpec
+from crds import GRInstance, GRServingPool, HBMPolicy, HBMPolicySpec, explain_invalid
 from crds.instance import PolicySource
 
 
@@ -141,6 +144,25 @@ def test_an_object_is_parsed_once_for_each_version_and_the_memory_is_bounded() -
     for name in "abc":
         parsed.read(HBMPolicy, policy(name, "team", {}))
     assert parsed.read(HBMPolicy, stored) is not first
+
+
+def test_what_the_store_keeps_once_for_several_instances_is_parsed_once_and_each_model_is_as_if_parsed_alone() -> None:
+    parsed, pool = ParsedObjects(), pool_object()
+    wanted = intent_for(GRServingPool.parse(pool), Found(spec=HBMPolicySpec(), name="default", source=PolicySource.DEFAULTS))
+    store = Store([INSTANCES])
+    for name in ("pool-a", "pool-b"):
+        store.upsert(INSTANCES, instance_object(name, pool, intent=wanted.to_wire()))
+    models = [parsed.read(GRInstance, stored) for stored in store.all(INSTANCES)]
+    assert models == [GRInstance.parse(stored) for stored in store.all(INSTANCES)]
+    assert models[0].spec.intent is models[1].spec.intent
+    assert models[0].spec.intent == wanted
+
+
+def test_a_part_that_cannot_be_read_is_named_as_a_field_of_its_object() -> None:
+    stored = instance_object("pool-a", pool_object(), intent={"strategy": "Guess"})
+    with pytest.raises(ValidationError) as found:
+        ParsedObjects().read(GRInstance, stored)
+    assert "spec.intent.strategy" in explain_invalid(found.value)
 
 
 def test_events_are_for_transitions_and_first_problems_only() -> None:
