@@ -157,7 +157,7 @@ async def _apply(action: ApplyDeployment, ctx: Context, memory: WorkloadMemory) 
         current = await ctx.kube.apply(DEPLOYMENTS, born, field_manager=FieldManager.POOL, resource_version=ABSENT)
         ctx.store.upsert(DEPLOYMENTS, current)
     version = str(current["metadata"]["resourceVersion"])
-    if owns(current, ("spec", "replicas"), field_manager=FieldManager.POOL):
+    if _size_to_hand_over(current):
         version = await _scale(current, int(current["spec"]["replicas"]), ctx)
     answer = await ctx.kube.apply(  # guarded: a former leader's late word must not bring an older template back
         DEPLOYMENTS, action.body, field_manager=FieldManager.POOL, uid=uid_of(current), resource_version=version
@@ -166,6 +166,14 @@ async def _apply(action: ApplyDeployment, ctx: Context, memory: WorkloadMemory) 
     kept = ctx.store.get(DEPLOYMENTS, key)
     if kept is not None:
         memory.note_applied(key, Applied(body=action.digest, outcome=outcome_of(kept)))
+
+
+def _size_to_hand_over(current: Object) -> bool:
+    """Whether spec.replicas is among the fields that we applied, and the scale has not taken it over yet."""
+    applied, scaled = (
+        owns(current, ("spec", "replicas"), field_manager=FieldManager.POOL, subresource=s) for s in (None, "scale")
+    )
+    return applied and not scaled
 
 
 def _latest(seen: Object, ctx: Context) -> Object:

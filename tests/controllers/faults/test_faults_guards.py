@@ -16,12 +16,14 @@ from loop_objects import instance_object, pool_object
 from controllers.allocation import decide as allocation
 from controllers.allocation.execute import execute as execute_allocation
 from controllers.pool import decide as pool_loop
+from controllers.pool.actions import ApplyDeployment
 from controllers.pool.execute import execute as execute_pool
+from controllers.pool.workload_execute import WorkloadMemory, carry_out
 from controllers.runtime import process
 from controllers.runtime.clock import FakeClock, within
 from controllers.runtime.kube import HttpKubeApi
 from controllers.runtime.loop import Context
-from controllers.runtime.resources import INSTANCES, POOLS
+from controllers.runtime.resources import DEPLOYMENTS, INSTANCES, POOLS
 from controllers.runtime.store import Store
 
 POOL = pool_object()
@@ -36,7 +38,7 @@ def context(sent: list[Any]) -> Context:
         return 200, {}, json.dumps({**body, "metadata": {**body["metadata"], "uid": "uid", "resourceVersion": "99"}})
 
     kube = HttpKubeApi(transport, clock=FakeClock(), rng=random.Random(1))
-    store = Store([POOLS, INSTANCES])
+    store = Store([POOLS, INSTANCES, DEPLOYMENTS])
     store.upsert(POOLS, POOL)
     store.upsert(INSTANCES, INSTANCE)
     return cast(Context, SimpleNamespace(kube=kube, store=store, clock=FakeClock()))
@@ -62,6 +64,31 @@ async def test_a_changed_source_names_the_version_that_was_read_and_a_new_instan
     await execute_pool(pool_loop.Plan(actions=(changed, new)), POOL, context(sent))
 
     assert [body["metadata"]["resourceVersion"] for body in sent] == ["20", "1"]  # nothing has version 1
+
+
+def applied_deployment(*subresources: str | None) -> dict[str, Any]:
+    """A Deployment of which the pool loop has applied the size by these ways."""
+    fields = {"f:spec": {"f:replicas": {}}}
+    entries = [
+        {"manager": "grfleet-pool", "operation": "Apply", "fieldsV1": fields, **({"subresource": each} if each else {})}
+        for each in subresources
+    ]
+    metadata = {"name": "pool", "namespace": "team", "uid": "uid-d", "resourceVersion": "40", "managedFields": entries}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": {"replicas": 2}}
+
+
+async def test_a_template_names_the_version_that_was_read_and_the_size_is_handed_over_to_the_scale_once() -> None:
+    identity = {"name": "pool", "namespace": "team", "labels": {"grfleet.dev/pool": "pool"}}
+    body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": identity, "spec": {}}
+    for subresources, versions in (((None,), ["40", "99"]), ((None, "scale"), ["40"]), (("scale",), ["40"])):
+        sent: list[Any] = []
+        current = applied_deployment(*subresources)
+        action = ApplyDeployment(body=body, digest="d", current=current, replicas=2)
+
+        await carry_out(action, context(sent), WorkloadMemory())
+
+        assert [each["metadata"]["resourceVersion"] for each in sent] == versions
+        assert [each["kind"] for each in sent] == [*["Scale"] * (len(versions) - 1), "Deployment"]
 
 
 async def test_an_error_that_meets_a_cancellation_is_not_logged_as_forgotten() -> None:
