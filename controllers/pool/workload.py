@@ -31,6 +31,7 @@ from crds.pool_instances import ManagedInstances
 
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _PROGRESS_SECONDS = 600
+_LONGEST_GRACE_SECONDS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,15 +165,16 @@ def _problems(template: Mapping[str, Any], engine_name: str | None) -> Iterator[
         names = ", ".join(each["name"] for each in spec["containers"])
         yield f"no container is named {engine_name} (instances.managed.engineContainer); there are: {names}"
         return
-    ports = [port.get("name") for port in engine.get("ports", ())]
+    ports = [port.get("name") for port in engine.get("ports", ()) if port.get("protocol", "TCP") == "TCP"]
     if SERVING_PORT not in ports:
-        yield f"container {engine['name']} names no port {SERVING_PORT}; add the port at which it serves, with that name"
+        yield f"container {engine['name']} names no port {SERVING_PORT}; add the TCP port at which it serves, with that name"
     if engine.get("lifecycle", {}).get("preStop"):
         yield f"container {engine['name']} has lifecycle.preStop, which grfleet sets to hold the end until requests are done"
     yield from _reserved_names(spec, engine)
     grace = spec.get("terminationGracePeriodSeconds", 0)
-    if not isinstance(grace, int) or isinstance(grace, bool):
-        yield "spec.terminationGracePeriodSeconds is not a number of seconds"
+    # A larger one than the API server can hold comes out negative there, which means at once.
+    if not isinstance(grace, int) or isinstance(grace, bool) or grace > _LONGEST_GRACE_SECONDS:
+        yield f"spec.terminationGracePeriodSeconds is not a number of seconds up to {_LONGEST_GRACE_SECONDS}"
 
 
 def _shape(template: Mapping[str, Any]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import Any
 from controllers.pool.actions import ApplyDeployment, MarkPod, OpenGate, ScaleDeployment
 from controllers.pool.pod_world import Applied, Holder, Refusal, digest_of, holder_of, outcome_of
 from controllers.runtime.conditions import find_condition, timestamp
-from controllers.runtime.errors import Forbidden, SchemaMismatch, Terminal
+from controllers.runtime.errors import Forbidden, KindMissing, ReconcileError, Terminal
 from controllers.runtime.kube import ABSENT
 from controllers.runtime.loop import Context
 from controllers.runtime.projection import DELETION_COST
@@ -38,6 +38,16 @@ REFUSAL_SECONDS = 60.0
 """A body that was refused is tried again after this time: quotas and admission rules change without a word."""
 BUDGET_SECONDS = 600.0
 """A PodDisruptionBudget is looked at again after this time; nobody watches them."""
+
+_ABOUT_THE_BODY = (
+    "unable to convert unstructured object",  # a quantity that is none, for instance: 500
+    "denied the request",  # a webhook chooses its status code
+    "denied request",  # so does a ValidatingAdmissionPolicy
+    "failed calling webhook",
+    "request is too large",  # etcd's word, 500: the fields' owners make a Deployment larger than the pool that asks for it
+    "message larger than max",
+)
+"""Words of answers that look like troubles of the server and would be met again by the same body, with nothing said about it."""
 
 
 class Refused(Exception):
@@ -119,7 +129,7 @@ async def carry_out(action: WorkloadAction, ctx: Context, memory: WorkloadMemory
     else:
         try:
             await _apply(action, ctx, memory)
-        except Terminal as error:
+        except ReconcileError as error:
             refusal = _refusal(error, action.digest)
             if refusal is None:
                 raise
@@ -221,13 +231,15 @@ async def _mark(action: MarkPod, ctx: Context) -> None:
     ctx.store.upsert(PODS, answer)
 
 
-def _refusal(error: Terminal, digest: str) -> Refusal | None:
-    """What to say about it, or None when it is about the operator's own permissions."""
+def _refusal(error: ReconcileError, digest: str) -> Refusal | None:
+    """What to say about it, or None when it passes by itself or is about the operator's own permissions."""
     if isinstance(error, Forbidden):
         if "exceeded quota" in error.message:
             return Refusal(digest=digest, reason="QuotaExceeded", message=error.message)
         if "denied the request" not in error.message and "is forbidden: User " in error.message:
             return None
-    elif not isinstance(error, SchemaMismatch) and error.reason not in ("Invalid", "BadRequest"):
+        return Refusal(digest=digest, reason="DeploymentRefused", message=error.message)
+    about_the_body = isinstance(error, Terminal) or any(words in error.message for words in _ABOUT_THE_BODY)
+    if isinstance(error, KindMissing) or not about_the_body:
         return None
     return Refusal(digest=digest, reason="DeploymentRefused", message=error.message)

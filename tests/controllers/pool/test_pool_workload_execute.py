@@ -22,7 +22,7 @@ from controllers.pool.workload_execute import (
     ensure_budget,
 )
 from controllers.runtime.clock import FakeClock
-from controllers.runtime.errors import Forbidden, Transient
+from controllers.runtime.errors import Conflict, Forbidden, KindMissing, Transient
 from controllers.runtime.kube import HttpKubeApi
 from controllers.runtime.loop import Context
 from controllers.runtime.resources import DEPLOYMENTS, PODS, POOLS, Key
@@ -147,6 +147,18 @@ def status(code: int, reason: str, message: str) -> tuple[int, dict[str, Any]]:
         (status(500, "", "failed to create typed patch object: .spec.x: field not declared in schema"), "DeploymentRefused"),
         (status(403, "Forbidden", 'admission webhook "w" denied the request: no'), "DeploymentRefused"),
         (status(403, "Forbidden", "deployments.apps is forbidden: exceeded quota: few"), "QuotaExceeded"),
+        (
+            status(500, "", "failed to convert new object (team/pool): unable to convert unstructured object to x"),
+            "DeploymentRefused",
+        ),
+        (status(500, "", "etcdserver: request is too large"), "DeploymentRefused"),
+        (status(500, "InternalError", 'failed calling webhook "w": connect: connection refused'), "DeploymentRefused"),
+        (status(413, "RequestEntityTooLarge", "limit is 3145728"), "DeploymentRefused"),
+        *[
+            (status(code, reason, 'admission webhook "w" denied the request: no'), "DeploymentRefused")
+            for code, reason in ((400, ""), (401, "Unauthorized"), (409, "Conflict"), (422, ""), (429, ""), (500, ""))
+        ],
+        (status(401, "Unauthorized", "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no"), "DeploymentRefused"),
     ],
 )
 async def test_a_refusal_is_remembered_for_a_while_with_its_words(answer: tuple[int, dict[str, Any]], expected: str) -> None:
@@ -172,6 +184,11 @@ async def test_a_refusal_is_remembered_for_a_while_with_its_words(answer: tuple[
     [
         (status(403, "Forbidden", 'deployments.apps is forbidden: User "x" cannot patch resource'), Forbidden),
         (status(503, "ServiceUnavailable", "starting"), Transient),
+        (status(500, "", "etcdserver: request timed out"), Transient),
+        (status(429, "TooManyRequests", "slow down"), Transient),
+        (status(401, "Unauthorized", "Unauthorized"), Transient),
+        (status(409, "Conflict", "the object has been modified"), Conflict),
+        (status(404, "NotFound", "the server could not find the requested resource"), KindMissing),
     ],
 )
 async def test_what_lies_with_the_operator_or_passes_by_itself_is_no_refusal(
