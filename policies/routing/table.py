@@ -253,7 +253,7 @@ def _give_away(before: NDArray[np.int64], score: NDArray[np.float64], room: NDAr
         return slots
     counts = np.bincount(slots[slots != NOBODY], minlength=len(room))
     left = np.maximum(room - counts, 0)
-    score = score[:, open_slots].copy()
+    score = score.take(open_slots, axis=1)  # one copy: with a thousand members it has 32 MB
     owner = np.full(len(open_slots), NOBODY, dtype=np.int64)
     while True:
         score[left <= 0, :] = -1.0
