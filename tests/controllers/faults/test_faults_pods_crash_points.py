@@ -21,7 +21,7 @@ from testbed.faults import writes
 pytestmark = pytest.mark.slow
 
 STATE = writes(r"/(grfleet\.dev|api/v1|apps|policy)/")
-MOST_LIVES = 120
+MOST_LIVES = 200
 MOST_WRITES = 1 if os.environ.get("GRFLEET_ALL_CRASH_POINTS") == "1" else 10
 
 
