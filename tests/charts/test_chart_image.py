@@ -115,6 +115,6 @@ def test_the_agent_s_image_names_the_port_at_which_the_operator_looks_for_it() -
 def test_the_images_that_the_chart_names_are_built_as_the_page_says(helm: Helm) -> None:
     container = the(helm.render(), "Deployment")["spec"]["template"]["spec"]["containers"][0]
     agent = next(each["value"] for each in container["env"] if each["name"] == "GRFLEET_AGENT_IMAGE")
-    page = (ROOT / "docs" / "install.md").read_text()
+    page = (ROOT / "docs" / "images.md").read_text()
     for recipe, image in ((OPERATOR, container["image"]), (AGENT, agent)):
         assert f"docker build --file {recipe.path} --tag {image} ." in page

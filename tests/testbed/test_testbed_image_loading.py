@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 import yaml
+from documented import commands, read, run
 
 from testbed import processes
 from testbed.images import product
@@ -38,6 +41,18 @@ def test_the_images_have_the_names_that_the_chart_looks_for(tmp_path: Path) -> N
     with tarfile.open(built.archive) as opened:
         names = opened.getnames()
     assert {"manifest.json", "index.json", "oci-layout"} <= set(names)
+
+
+def test_the_command_on_the_page_writes_the_archive_and_names_what_is_in_it(tmp_path: Path) -> None:
+    (command,) = commands("docs/images.md")
+    programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+
+    ran = run(command.replace("out/", f"{tmp_path}/"), within={**os.environ, "PATH": programs})
+
+    assert ran.returncode == 0, ran.stderr
+    named = re.findall(r"^\| `(grfleet/[a-z-]+)` \|", read("docs/images.md"), re.MULTILINE)
+    assert [line.split(":")[0] for line in ran.stdout.splitlines()] == named
+    assert (tmp_path / "grfleet-images.tar").exists()
 
 
 def test_the_only_node_is_meant_beside_control_planes_that_have_none() -> None:
