@@ -132,7 +132,8 @@ def _progress(seen: Observation, world: PodWorld, counts: Counts) -> Condition:
     if starting:
         parts.append(f"starting: {few(starting)}")
     elif len(counts.staying) < counts.wanted:
-        parts.append(f"{counts.wanted - len(counts.staying)} pods are to be created")
+        until = " when spec.paused is unset" if seen.pool.spec.paused else ""
+        parts.append(f"pods to be created{until}: {counts.wanted - len(counts.staying)}")
     warming = [pod.name for pod in counts.staying if counts.is_ready(pod) and pod.gate_closed]
     if warming:
         parts.append(f"warming up: {few(warming)}")

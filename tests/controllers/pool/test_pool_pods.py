@@ -71,7 +71,7 @@ def test_a_new_pool_gets_its_deployment_with_as_many_pods_as_wanted_and_a_budget
     assert "replicas" not in action.body["spec"]
     assert plan.budget is not None
     assert said(plan)[:2] == ("False", "Progressing")
-    assert said(plan)[2] == "0 of 3 instances are ready; 3 pods are to be created"
+    assert said(plan)[2] == "0 of 3 instances are ready; pods to be created: 3"
 
 
 def test_each_pod_with_an_address_gets_an_instance_of_its_name_and_version() -> None:
