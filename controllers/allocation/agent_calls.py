@@ -7,14 +7,15 @@ socket, which needs a connector of its own, still gets an `AgentClient`.
 
 from __future__ import annotations
 
+import ssl
 from functools import partial
+from typing import Literal
 
 import aiohttp
 import msgspec
 
 from contract import agent, answers
 from contract.agent import AgentStatus, Intent, IntentAnswer
-from contract.agent_client import AgentClient
 from contract.errors import ProtocolViolation, Unreachable
 from controllers.agent_book import AgentBook
 from controllers.allocation.agents import TIMEOUT_SECONDS, AgentPort, Agents
@@ -38,16 +39,30 @@ def new_agents(ctx: Context, book: AgentBook) -> Agents:
 
 def connect(session: aiohttp.ClientSession, url: str) -> AgentPort:
     """A line to the agent at `url`: `http://host:port`, `https://host:port`, either with a path, or `unix:/path`."""
+    # The client of the contract is imported when an address asks for it: httpx and all that it imports would take a twentieth of
+    # the operator's memory, and agents in pods are reached without TLS.
     if url.startswith("unix:"):
+        from contract.agent_client import AgentClient
+
         return AgentClient(url, timeout_s=TIMEOUT_SECONDS)
+    if url.startswith("https:"):
+        from contract.http import tls_context
+
+        return SessionAgent(session, url, tls=tls_context())
     return SessionAgent(session, url)
 
 
 class SessionAgent:
-    """Implements `AgentPort`; every call raises Unreachable or ProtocolViolation."""
+    """Implements `AgentPort`; every call raises Unreachable or ProtocolViolation.
 
-    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
-        self._session = session
+    Parameters
+    ----------
+    tls
+        For an https address: whom to trust. True means what Python trusts.
+    """
+
+    def __init__(self, session: aiohttp.ClientSession, url: str, *, tls: ssl.SSLContext | Literal[True] = True) -> None:
+        self._session, self._tls = session, tls
         self._base = url.rstrip("/") + agent.PREFIX
 
     async def status(self) -> AgentStatus:
@@ -68,6 +83,7 @@ class SessionAgent:
                 data=body,
                 headers=_JSON if body is not None else None,
                 timeout=_TIMEOUT,
+                ssl=self._tls,
                 allow_redirects=False,
             ) as response:
                 chunks = response.content.iter_any()

@@ -15,7 +15,6 @@ from typing import Any
 
 import aiohttp
 
-from contract.http import tls_context
 from controllers.runtime.clock import Clock
 from controllers.runtime.controller import Controller
 from controllers.runtime.credentials import Login, load_api_client
@@ -96,7 +95,7 @@ class Runtime:
         self._api_client = await load_api_client(self.settings.kubeconfig)
         self.login = Login(self._api_client, self.watch.middleware)
         self._http = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=256, keepalive_timeout=_AGENTS_KEEP_ALIVE_SECONDS, ssl=tls_context()),
+            connector=aiohttp.TCPConnector(limit=256, keepalive_timeout=_AGENTS_KEEP_ALIVE_SECONDS),
             cookie_jar=aiohttp.DummyCookieJar(),
             trust_env=False,
         )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import aiohttp
 import msgspec
@@ -15,6 +18,7 @@ from loop_objects import agent_status
 from contract.agent import Intent, IntentAnswer, IntentStatus
 from contract.agent_client import AgentClient
 from contract.errors import ProtocolViolation, Unreachable
+from contract.http import tls_context
 from controllers.allocation.agent_calls import MAX_ANSWER_BYTES, SessionAgent, connect
 
 INTENT = Intent(uid="u", generation=3, issued=1, expires=2, spec={"strategy": "Static"})
@@ -133,3 +137,25 @@ async def test_an_agent_behind_a_unix_socket_is_reached_as_well(tmp_path: Path) 
         assert await agent.status() == agent_status()
         await agent.aclose()
     await runner.cleanup()
+
+
+async def test_an_agent_behind_https_is_trusted_as_every_client_of_the_contract_does() -> None:
+    asked: list[object] = []
+
+    class Session:
+        def request(self, *_: object, **options: object) -> None:
+            asked.append(options["ssl"])
+            raise aiohttp.ClientConnectionError
+
+    for url in ("https://agent:9001", "http://agent:9001"):
+        with pytest.raises(Unreachable):
+            await connect(cast(aiohttp.ClientSession, Session()), url).status()
+    assert asked == [tls_context(), True]
+
+
+def test_an_operator_whose_agents_live_in_pods_does_not_load_the_client_of_the_contract() -> None:
+    code = (
+        "import sys, controllers.runtime.process; print([name for name in ('httpx', 'rich', 'pygments') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
