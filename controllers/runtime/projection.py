@@ -17,6 +17,7 @@ from controllers.runtime.resources import (
     GROUP_PREFIX,
     PODS,
     POOL_LABEL,
+    POOLS,
     SERVING_PORT,
     Object,
     ResourceType,
@@ -62,10 +63,13 @@ def project_pod(pod: Mapping[str, Any]) -> Object:
 
 
 def project_deployment(deployment: Mapping[str, Any]) -> Object:
-    """A Deployment of ours whole, because its fields are compared with what we want; of any other one who owns it."""
+    """A Deployment of ours whole, because its fields are compared with what we want; of any other one who owns it.
+
+    It is ours by its label or by its owner, since people can take either away.
+    """
     metadata = _metadata(deployment)
     kept: dict[str, Any] = {"apiVersion": DEPLOYMENTS.api_version, "kind": DEPLOYMENTS.kind, "metadata": metadata}
-    if POOL_LABEL not in metadata.get("labels", {}):
+    if POOL_LABEL not in metadata.get("labels", {}) and not any(_is_pool(each) for each in metadata.get("ownerReferences", ())):
         return kept
     metadata["managedFields"] = list(deployment["metadata"].get("managedFields") or ())
     if annotations := _own_annotations(deployment):
@@ -96,6 +100,10 @@ def _metadata(obj: Mapping[str, Any]) -> dict[str, Any]:
             {name: each[name] for name in ("apiVersion", "kind", "name", "uid", "controller") if name in each} for each in owners
         ]
     return metadata
+
+
+def _is_pool(owner: Mapping[str, Any]) -> bool:
+    return owner.get("kind") == POOLS.kind and str(owner.get("apiVersion", "")).startswith(GROUP_PREFIX)
 
 
 def _own_annotations(obj: Mapping[str, Any]) -> dict[str, str]:

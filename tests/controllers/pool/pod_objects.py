@@ -112,7 +112,9 @@ def pod_instance(
     return made
 
 
-def deployment(replicas: int = 2, *, owner: str | None = "uid-pool", **status: Any) -> dict[str, Any]:
+def deployment(
+    replicas: int = 2, *, owner: str | None = "uid-pool", labels: dict[str, str] | None = None, **status: Any
+) -> dict[str, Any]:
     """The stored Deployment `pool`."""
     metadata: dict[str, Any] = {
         "name": "pool",
@@ -120,7 +122,7 @@ def deployment(replicas: int = 2, *, owner: str | None = "uid-pool", **status: A
         "uid": "uid-deployment",
         "resourceVersion": "40",
         "generation": 1,
-        "labels": {"grfleet.dev/pool": "pool"},
+        "labels": {"grfleet.dev/pool": "pool"} if labels is None else labels,
     }
     if owner is not None:
         metadata["ownerReferences"] = [

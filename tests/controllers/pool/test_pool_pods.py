@@ -170,6 +170,16 @@ def test_a_deployment_that_somebody_changed_is_applied_again_and_one_that_stands
     assert of(decide(seen, NOW), ApplyDeployment)
 
 
+@pytest.mark.parametrize("labels", [{}, {"grfleet.dev/pool": "other"}, {"other": "x"}])
+@pytest.mark.parametrize("owner", ["uid-pool", "uid-of-a-former-pool", None])
+def test_whatever_somebody_made_of_label_and_owner_the_pool_goes_on_and_puts_back_what_is_its(
+    labels: dict[str, str], owner: str | None
+) -> None:
+    plan = decide(look(managed_pool(), deployment=deployment(labels=labels, owner=owner)), NOW)
+    assert len(of(plan, ApplyDeployment)) == (owner == "uid-pool")
+    assert said(plan)[1] == ("Progressing" if owner else "NameTaken")
+
+
 def test_a_changed_number_of_replicas_is_no_change_of_what_was_applied() -> None:
     seen = standing(look(managed_pool()), 7)
     assert not of(decide(seen, NOW), ApplyDeployment)

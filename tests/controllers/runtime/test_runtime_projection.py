@@ -6,6 +6,8 @@ import copy
 import json
 from typing import Any
 
+import pytest
+
 from controllers.runtime.projection import project_deployment, project_pod
 from controllers.runtime.resources import DEPLOYMENTS, PODS, Key
 from controllers.runtime.store import BY_POOL, Store, WatchEvent
@@ -92,6 +94,25 @@ def test_a_deployment_of_ours_is_kept_whole_and_of_another_only_who_owns_it() ->
     kept = project_deployment(ours)
     assert kept["spec"] == raw["spec"]
     assert kept["metadata"]["ownerReferences"] == [{key: value for key, value in owner.items() if key != "blockOwnerDeletion"}]
+
+
+@pytest.mark.parametrize(
+    ("labels", "owner", "whole"),
+    [
+        ({}, {"apiVersion": "grfleet.dev/v1alpha1", "kind": "GRServingPool"}, True),
+        ({"grfleet.dev/pool": "d"}, None, True),
+        ({}, {"apiVersion": "grfleet.devil/v1", "kind": "GRServingPool"}, False),
+        ({}, {"apiVersion": "grfleet.dev/v1alpha1", "kind": "GRInstance"}, False),
+        ({}, None, False),
+    ],
+)
+def test_a_deployment_stays_ours_when_somebody_takes_its_label_or_its_owner_away(
+    labels: dict[str, str], owner: dict[str, str] | None, whole: bool
+) -> None:
+    metadata: dict[str, Any] = {"name": "d", "namespace": "team", "uid": "u", "resourceVersion": "1", "labels": labels}
+    if owner is not None:
+        metadata["ownerReferences"] = [{**owner, "name": "d", "uid": "uid-d", "controller": True}]
+    assert ("spec" in project_deployment({"metadata": metadata, "spec": {"replicas": 2}})) == whole
 
 
 def test_a_change_of_what_is_not_kept_is_no_news_but_its_version_is_remembered() -> None:
