@@ -17,6 +17,7 @@ from contract.agent_client import AgentClient
 from contract.errors import ProtocolViolation, Unreachable
 from controllers.runtime.resources import INSTANCES, Key
 from grfleet.access import Failed, KubeFlags, explained, reach, takes_kube_flags
+from grfleet.inert import inert
 
 
 @takes_kube_flags
@@ -64,13 +65,13 @@ async def _records(instance: str, agent: str, kube: KubeFlags) -> list[DecisionR
 
 
 async def _fetch(url: str) -> list[DecisionRecord]:
-    """All records the agent keeps, oldest first; an answer holds a page, `next` asks for the one after it."""
+    """The newest records, oldest first, as many as an agent keeps; an answer holds a page, `next` asks for the one after it."""
     records: list[DecisionRecord] = []
     cursor = 0
     async with AgentClient(url, timeout_s=5.0) as client:
         for _ in range(MAX_DECISIONS):
             page = await client.decisions(after=cursor)
-            records += page.decisions
+            records = [*records, *page.decisions][-MAX_DECISIONS:]
             if not page.decisions or page.next <= cursor:
                 break
             cursor = page.next
@@ -95,7 +96,7 @@ async def _agent_url(instance: str, kube: KubeFlags) -> str:
 
 def _table(instance: str, records: list[DecisionRecord]) -> Table:
     table = Table(
-        title=f"Decisions of {instance}, newest last (EMB in GiB)",
+        title=inert(f"Decisions of {instance}, newest last (EMB in GiB)"),
         caption=None if records else "none yet",
         box=None,
         pad_edge=False,
@@ -108,12 +109,12 @@ def _table(instance: str, records: list[DecisionRecord]) -> Table:
         table.add_row(
             str(record.sequence),
             f"{record.clock_ms / 1000:.1f}",
-            record.strategy,
-            record.layer,
+            inert(record.strategy),
+            inert(record.layer),
             f"{record.from_emb_bytes / 2**30:.2f}",
             f"{record.target_emb_bytes / 2**30:.2f}",
             "yes" if record.applied else "no",
-            record.reason,
-            ", ".join(record.clips),
+            inert(record.reason),
+            inert(", ".join(record.clips)),
         )
     return table

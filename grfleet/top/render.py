@@ -13,6 +13,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from grfleet.inert import inert
 from grfleet.top.columns import LEGEND, Column, instance_columns, pool_columns
 from grfleet.top.order import Urgency, instance_urgency, pool_urgency, worst_first, worst_instances_first
 from grfleet.top.view import PoolView
@@ -90,22 +91,22 @@ def as_table(seen: Seen, frame: Frame) -> RenderableType:
     parts += [_message(pool.name, pool.message) for pool in pools[:_MESSAGES] if pool.message and pool.ready is not True]
     for pool in pools if seen.pool else ():
         parts += [Text(), *_members(pool, frame, title=len(pools) > 1)]
-    parts += [_text(note, style="yellow") for note in seen.notes]
+    parts += [inert(note, style="yellow") for note in seen.notes]
     return Group(*parts)
 
 
 def _members(pool: PoolView, frame: Frame, *, title: bool) -> list[RenderableType]:
     rows = worst_instances_first(pool)
     if not rows:
-        return [_text(f"{pool.namespace}/{pool.name} has no instance yet")]
-    parts: list[RenderableType] = [_text(f"{pool.namespace}/{pool.name}", style="bold")] if title else []
+        return [inert(f"{pool.namespace}/{pool.name} has no instance yet")]
+    parts: list[RenderableType] = [inert(f"{pool.namespace}/{pool.name}", style="bold")] if title else []
     parts.append(_table(rows, instance_columns(), lambda each: _STYLES.get(instance_urgency(each, pool), ""), frame))
     parts += [_message(each.name, each.message) for each in rows[:_MESSAGES] if each.message and each.ready is not True]
     return parts
 
 
 def _message(name: str, words: str) -> Text:
-    return _text(f"{name}: {words}", style="dim")
+    return inert(f"{name}: {words}", style="dim")
 
 
 def headline(seen: Seen, *, host: str) -> Text:
@@ -146,7 +147,7 @@ def _table(rows: Sequence[Row], columns: Sequence[Column[Row]], style: Callable[
     for column in shown:
         table.add_column(column.title, no_wrap=True, justify="right" if column.right else "left", overflow="ellipsis")
     for at, row in enumerate(fitting):
-        table.add_row(*(_text(cells[column.title][at]) for column in shown), style=style(row))
+        table.add_row(*(inert(cells[column.title][at]) for column in shown), style=style(row))
     parts: list[RenderableType] = [table]
     if len(fitting) < len(rows):
         parts.append(Text(f"and {len(rows) - len(fitting)} more, none of them worse", style="dim"))
@@ -164,8 +165,3 @@ def _fitting(columns: list[Column[Row]], cells: dict[str, list[str]], width: int
         kept.remove(leaving)
         hidden.append(leaving.title)
     return kept, hidden
-
-
-def _text(words: str, *, style: str = "") -> Text:
-    """Words from objects: no markup in them, and nothing that steers a terminal."""
-    return Text("".join(each if each.isprintable() else " " for each in words), style=style)

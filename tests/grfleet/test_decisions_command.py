@@ -61,6 +61,25 @@ def pointing_to(port: int, folder: Path) -> Path:
     return path
 
 
+@pytest.mark.parametrize(
+    "words", ["[/]", "[bold]x", "\x1b[2J\x1b]0;owned\x07", "a\nb\rc", "\u202egnp", "[link=file:///etc]y[/link]"]
+)
+def test_whatever_an_agent_says_is_printed_and_steers_nothing(words: str) -> None:
+    record = DecisionRecord(
+        sequence=1, clock_ms=1.0, strategy=words, layer=words, reason=words, clips=[words], from_emb_bytes=1, target_emb_bytes=1,
+        applied=True, inputs={},
+    )  # fmt: skip
+    console = Console(file=io.StringIO(), width=400, force_terminal=True, color_system="truecolor")
+    console.print(_table(words, [record]))
+    assert isinstance(console.file, io.StringIO)
+    shown = console.file.getvalue()
+    visible = "".join(each if each.isprintable() else " " for each in words)
+    assert shown.count(visible) == 5
+    assert "\x1b[2J" not in shown
+    assert "\x1b]" not in shown
+    assert not {"\x07", "\r", "\u202e"} & set(shown)
+
+
 def test_an_instance_that_is_not_there_is_looked_for_in_the_other_namespaces(tmp_path: Path, empty_api_server: int) -> None:
     result = run("ranker-9", "-n", "feed", kubeconfig=pointing_to(empty_api_server, tmp_path))
     assert result.exit_code == 1
