@@ -59,7 +59,7 @@ def test_the_page_leads_from_nothing_to_pods_that_are_resized_rolled_and_replace
         with contextlib.suppress(ProcessLookupError):
             os.killpg(session.pid, signal.SIGKILL)  # what the session left behind when a step failed
     assert session.returncode == 0, output[-6000:]
-    assert output.count("grservingpool.grfleet.dev/ranker condition met") == 5
+    assert output.count("grservingpool.grfleet.dev/ranker condition met") == 4
     assert "Decisions of ranker-" in output
     assert "stopped https://127.0.0.1:" in output
 
