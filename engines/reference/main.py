@@ -50,7 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    line = argparse.ArgumentParser(prog="grfleet-reference-engine", description=__doc__)
+    line = argparse.ArgumentParser(
+        prog="grfleet-reference-engine",
+        description="A GR engine without an accelerator: real caches and a split that really moves, model time for latency.",
+    )
     line.add_argument("--listen", required=True, help="unix:/path/to/socket or http://127.0.0.1:PORT (0 picks a free port)")
     line.add_argument(
         "--serve",
