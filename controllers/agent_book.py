@@ -7,6 +7,7 @@ judges by the age of what is there. A new term of leadership begins with an empt
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from contract.agent import AgentStatus
 
@@ -19,8 +20,15 @@ class Heard:
     at_s: float
 
 
+class Statuses(Protocol):
+    """Where the last status of an agent is found; `AgentBook` is the real one."""
+
+    def last(self, uid: str) -> Heard | None:
+        """What the agent of the GRInstance with this uid said last, or None."""
+
+
 class AgentBook:
-    """Statuses by uid; implements `metrics_source.agents.Statuses`."""
+    """Statuses by uid."""
 
     def __init__(self) -> None:
         self._heard: dict[str, Heard] = {}

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from contract.agent import ServingReport
-from controllers.agent_book import Heard
+from controllers.agent_book import Statuses
 from controllers.metrics_source.port import InstanceName, PoolMetrics, PoolName, believable, summarize
 from controllers.runtime.clock import Clock
 from policies.measurement import Measurement, measured
@@ -23,13 +22,6 @@ WINDOW_SECONDS = 60.0
 SHORTEST_SECONDS = 5.0
 STALE_SECONDS = 60.0
 _KEPT = 32
-
-
-class Statuses(Protocol):
-    """Where the last status of an agent is found; `AgentBook` is the real one."""
-
-    def last(self, uid: str) -> Heard | None:
-        """What the agent of the GRInstance with this uid said last, or None."""
 
 
 @dataclass(slots=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from controllers.metrics_source.agents import AgentsSource, Statuses
+from controllers.agent_book import Statuses
+from controllers.metrics_source.agents import AgentsSource
 from controllers.metrics_source.port import MetricsSource
 from controllers.metrics_source.prometheus import PrometheusMetrics, connect_to
 from controllers.runtime.clock import Clock

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
+from controllers.agent_book import Statuses
 from controllers.pace import Restraint, WriteTimes
 from controllers.parsed import ParsedObjects
 from controllers.pool.decide import decide
 from controllers.pool.execute import execute
 from controllers.pool.observe import Observation, observe
 from controllers.pool.pod_world import look_at_pods
-from controllers.pool.resident import Statuses, resident_bytes
+from controllers.pool.resident import resident_bytes
 from controllers.pool.wake import pools_for
 from controllers.pool.workload_execute import Refused, WorkloadMemory
 from controllers.runtime.controller import DONE, Result
@@ -82,6 +83,7 @@ class PoolLoop:
                 look_at_pods,
                 ctx,
                 key,
+                parsed=self._parsed,
                 resident_bytes=partial(resident_bytes, statuses=self._statuses, now_s=now_s),
                 refusal=self._memory.refusal(key, now_s=now_s),
                 applied=self._memory.applied(key),

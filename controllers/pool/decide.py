@@ -20,7 +20,14 @@ from controllers.pool.pod_readiness import pods_condition
 from controllers.pool.readiness import instance_condition, instances_condition, paused_condition, ready_condition
 from controllers.pool.summary import summary
 from controllers.pool.workload import disruption_budget_body
-from controllers.runtime.conditions import Condition, conditions_of, find_condition, set_conditions
+from controllers.runtime.conditions import (
+    Condition,
+    conditions_of,
+    find_condition,
+    in_order,
+    set_conditions,
+    standing_items,
+)
 from controllers.runtime.resources import POOL_LABEL, Object
 from crds.instance import SourceKind
 
@@ -154,7 +161,7 @@ def _status(
     items = set_conditions(before, own if ready is None else (*own, ready), observed_generation=generation, now=now)
     observed: int | None = generation
     if ready is None:  # another loop has not seen this generation yet: the old word stands until it has
-        items = sorted([*items, dict(find_condition(before, "Ready") or {})], key=lambda item: str(item["type"]))
+        items = in_order([*items, dict(find_condition(before, "Ready") or {})])
         observed = _observed_generation(seen.stored)
     status: dict[str, Any] = {"conditions": items, **summary(seen)}
     if observed is not None:
@@ -165,11 +172,10 @@ def _status(
 def _pace(seen: Observation, status: Mapping[str, Any]) -> tuple[float, bool]:
     """Seconds to wait before `status` may be written, and whether it differs from what stands there."""
     old: Mapping[str, Any] = seen.stored.get("status") or {}
-    mine = {str(item["type"]) for item in status["conditions"]}
-    old_items = [dict(item) for item in old.get("conditions") or () if item.get("type") in mine]
+    old_items = standing_items(conditions_of(seen.stored), {str(item["type"]) for item in status["conditions"]})
     fields = set(status) | OWN_FIELDS
     same = all(old.get(name) == status.get(name) for name in fields - {"conditions"})
-    if same and sorted(old_items, key=lambda item: str(item["type"])) == list(status["conditions"]):
+    if same and old_items == list(status["conditions"]):
         return 0.0, False
     return wait_before_write(seen.write_ages, transition=moved_on(old_items, status["conditions"])), True
 

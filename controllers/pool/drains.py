@@ -16,12 +16,11 @@ from typing import Any
 
 from controllers.pool.observe import InstanceSeen
 from controllers.pool.pods import Pod
+from controllers.runtime.clock import CLOCKS_DIFFER_SECONDS
 from controllers.runtime.conditions import conditions_of, find_condition, timestamp
 from crds.instance import DrainReason
 from policies.scaling.victims import Candidate, choose_victims, order_of_leaving
 
-CLOCKS_DIFFER_SECONDS = 5.0
-"""A start that lies further in the future than this comes from a clock that is wrong."""
 _COST_ORIGIN = 3_900_000_000
 _OUR_COSTS_BELOW = -1_000_000_000
 """Deletion costs of ours are the second of the choice minus an origin: within 32 bits, and below what people use."""

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
+from controllers.holder import Holder, holder_of, owner_in_words
 from controllers.parsed import ParsedObjects
 from controllers.pool.pod_world import PodWorld
 from controllers.runtime.errors import Terminal
-from controllers.runtime.resources import INSTANCES, POOLS, Key, Object, uid_of
+from controllers.runtime.resources import INSTANCES, POOLS, Key, Object, key_of, uid_of
 from controllers.runtime.store import Store
 from crds import GRInstance, GRServingPool, explain_invalid
 
@@ -106,7 +107,7 @@ def observe(
         raise Terminal("InvalidSpec", f"pool {key} cannot be read: {explain_invalid(error)}") from error
     instances = tuple(read_instance(each, parsed) for each in store.owned_by(INSTANCES, stored))
     world = look_at_pods(pool, tuple(each.uid for each in instances))
-    strangers, predecessors = _holders(store, key, pool, wanted_names(pool, world))
+    strangers, predecessors = _holders(store, stored, wanted_names(pool, world))
     return Observation(
         pool=pool,
         stored=stored,
@@ -125,16 +126,14 @@ def wanted_names(pool: GRServingPool, world: PodWorld | None) -> tuple[str, ...]
     return tuple(instance_name(pool.metadata.name, entry.name) for entry in pool.spec.instances.external or ())
 
 
-def _holders(store: Store, key: Key, pool: GRServingPool, names: Iterable[str]) -> tuple[dict[str, str], frozenset[str]]:
+def _holders(store: Store, pool: Object, names: Iterable[str]) -> tuple[dict[str, str], frozenset[str]]:
     """Wanted names in other hands: (strangers, names of a predecessor of this pool)."""
     strangers, predecessors = {}, set()
     for name in names:
-        stored = store.get(INSTANCES, Key(key.namespace, name))
-        owners = (stored["metadata"].get("ownerReferences") or ()) if stored is not None else ()
-        if stored is None or any(owner.get("uid") == pool.metadata.uid for owner in owners):
-            continue
-        if any(owner.get("kind") == POOLS.kind and owner.get("name") == key.name for owner in owners):
+        stored = store.get(INSTANCES, Key(key_of(pool).namespace, name))
+        holder = holder_of(stored, pool)
+        if holder is Holder.PREDECESSOR:
             predecessors.add(name)
-        else:
-            strangers[name] = ", ".join(f"{owner.get('kind')} {owner.get('name')}" for owner in owners) or "nobody"
+        elif stored is not None and holder in (Holder.STRANGER, Holder.ORPHAN):
+            strangers[name] = owner_in_words(stored)
     return strangers, frozenset(predecessors)

@@ -11,17 +11,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from controllers.holder import PREDECESSOR_SECONDS, Holder, holder_of, owner_in_words
 from controllers.pool.actions import Action, ApplyDeployment, ApplyInstance, DeleteInstance, MarkPod, OpenGate, ScaleDeployment
 from controllers.pool.drains import Leaving, Scene, plan_leaving
 from controllers.pool.observe import InstanceSeen, Observation
-from controllers.pool.pod_world import Holder, PodWorld, digest_of, holder_of, outcome_of, warm_uids
+from controllers.pool.pod_world import PodWorld, digest_of, outcome_of, warm_uids
 from controllers.pool.workload import TemplateInvalid, deployment_body
 from controllers.runtime.resources import POOL_LABEL, Object
 from controllers.runtime.ssa import already_applied
 from crds import RoutingPolicySpec
 from crds.reasons import FieldManager
-
-PREDECESSOR_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +80,7 @@ def workload_of(seen: Observation, world: PodWorld) -> Workload:
             problem=("AgentImageUnset", "the operator was not told the agent's image; start it with --agent-image (agent.image)")
         )
     holder = holder_of(world.deployment, seen.stored)
-    if holder is Holder.STRANGER:
+    if holder in (Holder.STRANGER, Holder.ORPHAN):
         assert world.deployment is not None
         return Workload(problem=("NameTaken", _taken(world.deployment)))
     try:
@@ -108,8 +107,7 @@ def instances_by_pod(seen: Observation, world: PodWorld) -> dict[str, InstanceSe
 
 
 def _taken(deployment: Object) -> str:
-    owners = deployment["metadata"].get("ownerReferences") or ()
-    whose = ", ".join(f"{each.get('kind')} {each.get('name')}" for each in owners) or "nobody"
+    whose = owner_in_words(deployment)
     return f"Deployment {deployment['metadata']['name']} exists and belongs to {whose}; delete it, or rename the pool"
 
 

@@ -9,10 +9,11 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from typing import Any
 
-from controllers.lookup import Found, find_policy
+from controllers.holder import Holder, holder_of
+from controllers.lookup import Found, routing_policy_of
+from controllers.parsed import ParsedObjects
 from controllers.pool.pods import Pod, adopted_labels, carries, is_managed, pods_of
 from controllers.pool.workload import AgentImage
 from controllers.runtime.loop import Context
@@ -26,26 +27,10 @@ from controllers.runtime.resources import (
     Key,
     Object,
     ResourceType,
-    key_of,
-    uid_of,
 )
 from controllers.runtime.store import Store
-from crds import GRServingPool, RoutingPolicy, RoutingPolicySpec
-
-FULL_WEIGHT = 100
-
-
-class Holder(Enum):
-    """Whose object stands under a name that the pool wants."""
-
-    NOBODY = auto()
-    """There is none."""
-    POOL = auto()
-    """It is this pool's."""
-    PREDECESSOR = auto()
-    """It belongs to a deleted pool of the same name and is about to be collected."""
-    STRANGER = auto()
-    """It belongs to somebody else, or to nobody."""
+from crds import GRServingPool, RoutingPolicySpec
+from policies.routing.warmup import FULL_WEIGHT_PERCENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +92,7 @@ def look_at_pods(
     pool: GRServingPool,
     instance_uids: tuple[str, ...],
     *,
+    parsed: ParsedObjects,
     resident_bytes: Callable[[str], int | None],
     refusal: Refusal | None,
     applied: Applied | None,
@@ -123,24 +109,12 @@ def look_at_pods(
         shared=shared,
         deployment=_get(store, DEPLOYMENTS, key) if pool.spec.instances.managed is not None else None,
         weights=_weights(_get(store, ROUTING_TABLES, key), store.get(POOLS, key)),
-        policy=_policy(ctx, pool),
+        policy=_policy(ctx, pool, parsed),
         resident={uid: value for uid, value in measured.items() if value is not None},
         agent=AgentImage(reference=ctx.settings.agent_image, pull_policy=ctx.settings.agent_pull_policy),
         refusal=refusal,
         applied=applied,
     )
-
-
-def holder_of(obj: Object | None, pool: Object) -> Holder:
-    """Whose object it is."""
-    if obj is None:
-        return Holder.NOBODY
-    owners = obj["metadata"].get("ownerReferences") or ()
-    if any(owner.get("uid") == uid_of(pool) for owner in owners):
-        return Holder.POOL
-    if any(owner.get("kind") == POOLS.kind and owner.get("name") == key_of(pool).name for owner in owners):
-        return Holder.PREDECESSOR
-    return Holder.STRANGER
 
 
 def digest_of(value: Any) -> str:
@@ -203,20 +177,13 @@ def _weights(table: Object | None, pool: Object | None) -> dict[str, int]:
     return {str(row["uid"]): int(row["weightPercent"]) for row in rows}
 
 
-def _policy(ctx: Context, pool: GRServingPool) -> RoutingPolicySpec | None:
+def _policy(ctx: Context, pool: GRServingPool, parsed: ParsedObjects) -> RoutingPolicySpec | None:
     if ROUTING_POLICIES not in ctx.store.resources:
         return RoutingPolicySpec()
-    found = find_policy(
-        pool.spec.policies.routing,
-        namespace=pool.metadata.namespace,
-        operator_namespace=ctx.settings.operator_namespace,
-        get=lambda key: ctx.store.get(ROUTING_POLICIES, key),
-        read=lambda obj: RoutingPolicy.parse(obj).spec,
-        defaults=RoutingPolicySpec(),
-    )
+    found = routing_policy_of(ctx, pool, parsed=parsed)
     return found.spec if isinstance(found, Found) else None
 
 
 def warm_uids(world: PodWorld) -> frozenset[str]:
     """Uids of the instances that have their full share of users."""
-    return frozenset(uid for uid, weight in world.weights.items() if weight >= FULL_WEIGHT)
+    return frozenset(uid for uid, weight in world.weights.items() if weight >= FULL_WEIGHT_PERCENT)

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
-from controllers.agent_book import Heard
+from controllers.agent_book import Statuses
 
 FRESH_SECONDS = 60.0
 """An older measurement says nothing about what an instance holds."""
-
-
-class Statuses(Protocol):
-    """Where the last status of an agent is found; `AgentBook` is the real one."""
-
-    def last(self, uid: str) -> Heard | None:
-        """What the agent of the GRInstance with this uid said last, or None."""
 
 
 def resident_bytes(uid: str, *, statuses: Statuses | None, now_s: float) -> int | None:

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from controllers.holder import Holder, holder_of
 from controllers.pool.actions import ApplyDeployment, MarkPod, OpenGate, ScaleDeployment
-from controllers.pool.pod_world import Applied, Holder, Refusal, digest_of, holder_of, outcome_of
+from controllers.pool.pod_world import Applied, Refusal, digest_of, outcome_of
 from controllers.runtime.conditions import find_condition, timestamp
 from controllers.runtime.errors import Forbidden, KindMissing, ReconcileError, Terminal
 from controllers.runtime.kube import ABSENT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from controllers.metrics_source.agents import Statuses
+from controllers.agent_book import Statuses
 from controllers.metrics_source.choose import source_for
 from controllers.metrics_source.port import MetricsSource, PoolName, SourceState
 from controllers.pace import WriteTimes

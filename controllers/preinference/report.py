@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from contract.engine import MAX_PRE_INFER_SLOTS
 from controllers.announce import Announcement, announcements, moved_on
 from controllers.metrics_source.port import SourceState
 from controllers.pace import wait_before_write
@@ -17,7 +18,7 @@ from controllers.preinference.observe import Observation
 from controllers.preinference.steady import Steady
 from controllers.preinference.verdicts import Decided, fresh, scaled
 from controllers.rounding import steady_points
-from controllers.runtime.conditions import Condition, conditions_of, find_condition, set_conditions
+from controllers.runtime.conditions import Condition, conditions_of, find_condition, set_conditions, standing_items
 from policies.measurement import Fresh
 from policies.scaling.types import Doubt
 
@@ -31,7 +32,6 @@ TYPES = ("MetricsFresh", "PreInferenceScaled")
 MEASURED = frozenset({"AtTarget", "Stabilizing", "NotManaged", "NotEnforced", "LimitReached", "HoldingStale"})
 """Reasons that follow from measurements alone."""
 MOVING = frozenset({"ScalingUp", "ScalingDown"})
-MOST_SLOTS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +58,7 @@ def report(seen: Observation, held: Condition | None, decided: Decided | None, s
     summary, steady = _summary(seen, decided, steady, held=held is not None, trusted=trusted)
     if summary is not None:
         status["preInference"] = summary
-    old_items = [dict(item) for item in before if item.get("type") in TYPES]
-    old_items.sort(key=lambda item: str(item["type"]))
+    old_items = standing_items(before, TYPES)
     if old_items == items and _published(seen) == summary:
         return Word(steady=steady)
     wait = wait_before_write(seen.write_ages, transition=moved_on(old_items, items))
@@ -154,7 +153,7 @@ def _demand(
     published: int | None = (old or {}).get("demandSlots")
     if not trusted:
         return None, steady
-    wanted = published if measured is None else min(measured, MOST_SLOTS)
+    wanted = published if measured is None else min(measured, MAX_PRE_INFER_SLOTS)
     if wanted is None or published is None or abs(wanted - published) > max(1, published // 10):
         return wanted, steady
     return steady.settle("demandSlots", wanted, published, now_s=seen.now_s, hold_s=NUMBER_SECONDS)

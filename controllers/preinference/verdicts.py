@@ -96,10 +96,7 @@ def fresh(seen: Observation) -> Condition:
         return _fresh("Unknown", "NoInstances", _nobody(seen))
     if metrics.state is SourceState.FRESH:
         return _fresh("True", "Fresh", "every ready instance is measured")
-    if metrics.state is SourceState.PARTIAL:
-        assert metrics.doubt is not None, "a pool that is measured in part is in doubt about the rest"
-        return _fresh("False", metrics.doubt.value, metrics.message)
-    return _fresh("False", metrics.state.value, metrics.message)
+    return _fresh("False", metrics.condition_reason, metrics.message)
 
 
 def _capacity(decided: Decided) -> str:

@@ -13,10 +13,11 @@ from datetime import datetime
 from typing import Any
 
 from controllers.announce import Announcement, announcements, moved_on
+from controllers.holder import PREDECESSOR_SECONDS, Holder
 from controllers.lookup import Found, NotFound, Unreadable
 from controllers.pace import wait_before_write
 from controllers.routing.members import members_of, not_observed_yet, seconds_of_grace_left, view_in_doubt
-from controllers.routing.observe import Holder, Observation
+from controllers.routing.observe import Observation
 from controllers.routing.wire import milliseconds, move_fields, moves_of, percent, table_fields, table_of
 from controllers.runtime.conditions import Condition, Status, conditions_of, find_condition, set_conditions
 from controllers.words import few
@@ -27,7 +28,6 @@ from policies.routing.warmup import FULL_WEIGHT_PERCENT
 
 WARMING_SECONDS = 10.0
 FIRST_LOOK_SECONDS = 5.0
-PREDECESSOR_SECONDS = 5.0
 KEY_ID_LENGTH = 64
 YOUNG_SECONDS = 300.0
 """So long a new pool's caches count as cold: users move freely then, or a pool that fills slowly would stay lopsided."""

@@ -4,31 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum, auto
 
 from pydantic import ValidationError
 
+from controllers.holder import Holder, holder_of
 from controllers.lookup import Lookup, routing_policy_of
 from controllers.parsed import ParsedObjects
 from controllers.runtime.errors import Terminal
 from controllers.runtime.loop import Context
-from controllers.runtime.resources import INSTANCES, POOLS, ROUTING_TABLES, Key, Object
+from controllers.runtime.resources import INSTANCES, POOLS, ROUTING_TABLES, Key, Object, key_of
 from crds import GRInstance, GRRoutingTable, GRServingPool, RoutingPolicySpec, explain_invalid
-
-
-class Holder(Enum):
-    """Whose GRRoutingTable stands under the pool's name."""
-
-    NOBODY = auto()
-    """There is none."""
-    POOL = auto()
-    """It is this pool's."""
-    ORPHAN = auto()
-    """It names this pool and has no owner: made by hand, or its owner reference was taken away."""
-    PREDECESSOR = auto()
-    """It belongs to a deleted pool of the same name and is about to be collected."""
-    STRANGER = auto()
-    """It belongs to somebody else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,22 +66,15 @@ def observe(
         instances=tuple(each for each in instances if each.metadata.deletion_timestamp is None),
         table=table,
         stored_table=stored_table,
-        holder=holder_of(pool, table),
+        holder=table_holder(stored_table, stored),
         started=started,
         write_ages=write_ages,
     )
 
 
-def holder_of(pool: GRServingPool, table: GRRoutingTable | None) -> Holder:
-    """Whose table it is."""
-    if table is None:
-        return Holder.NOBODY
-    owners = table.metadata.owner_references
-    if any(owner.uid == pool.metadata.uid for owner in owners):
-        return Holder.POOL
-    if table.spec.pool_ref != pool.metadata.name:
+def table_holder(table: Object | None, pool: Object) -> Holder:
+    """Whose table it is; one that names another pool is a stranger's, whoever owns it or not."""
+    holder = holder_of(table, pool)
+    if table is not None and holder is not Holder.POOL and table["spec"].get("poolRef") != key_of(pool).name:
         return Holder.STRANGER
-    if not owners:
-        return Holder.ORPHAN
-    same_name = any(owner.kind == POOLS.kind and owner.name == pool.metadata.name for owner in owners)
-    return Holder.PREDECESSOR if same_name else Holder.STRANGER
+    return holder

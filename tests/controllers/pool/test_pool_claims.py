@@ -8,6 +8,7 @@ from typing import Any, cast
 from loop_objects import instance_object, pool_object
 from pod_objects import deployment, managed_pool, pod_instance, raw_pod
 
+from controllers.parsed import ParsedObjects
 from controllers.pool.pod_world import PodWorld, look_at_pods
 from controllers.pool.wake import pools_for
 from controllers.runtime.loop import Context
@@ -45,6 +46,7 @@ def world(store: Store, name: str) -> PodWorld:
         Key("team", name),
         GRServingPool.parse(stored),
         ("uid-a",),
+        parsed=ParsedObjects(),
         resident_bytes=lambda uid: 7,
         refusal=None,
         applied=None,

@@ -11,9 +11,10 @@ from loop_objects import NOW, at, condition_item, instance_object, pool_object
 
 from contract.keys import SLOTS
 from contract.table import unpack_slots
+from controllers.holder import Holder
 from controllers.lookup import Found, Lookup, NotFound
 from controllers.routing.decide import Plan, decide
-from controllers.routing.observe import Holder, Observation, holder_of
+from controllers.routing.observe import Observation, table_holder
 from controllers.runtime.conditions import find_condition
 from crds import GRInstance, GRRoutingTable, GRServingPool, RoutingPolicySpec
 from crds.instance import PolicySource
@@ -75,7 +76,7 @@ def observed(
         instances=tuple(GRInstance.parse(each) for each in instances),
         table=parsed,
         stored_table=table,
-        holder=holder_of(GRServingPool.parse(pool), parsed),
+        holder=table_holder(table, pool),
         started=at(started),
     )
 

@@ -7,9 +7,10 @@ from typing import Any
 from loop_objects import at, condition_item, instance_object, pool_object
 
 from contract.table import unpack_slots
+from controllers.holder import Holder
 from controllers.lookup import Found
 from controllers.routing.decide import Plan, decide
-from controllers.routing.observe import Holder, Observation
+from controllers.routing.observe import Observation
 from controllers.runtime.conditions import find_condition
 from crds import GRInstance, GRRoutingTable, GRServingPool, RoutingPolicySpec
 from crds.instance import PolicySource
