@@ -1,6 +1,7 @@
 """Asks agents and hands them intents: a short memory of what each said, and a polite rhythm.
 
-An agent is asked every ten seconds, at once when there is reason to, and less and less often while it does not answer. How
+An agent is asked every ten seconds, at once when there is reason to, and less and less often while it does not answer. One whose
+engine does not answer is asked again after a second, two, four and so on up to ten: most likely the engine is about to start. How
 many are asked at the same time is bounded by the workers of the loop. Looking is cheap in between: the last sighting is
 returned.
 """
@@ -42,6 +43,7 @@ class _Record:
     url: str
     sighting: Sighting | None = None
     failures: int = 0
+    blind: int = 0  # answers in a row that said: my engine does not answer
     heard_s: float = 0.0
     next_s: float = float("-inf")
 
@@ -155,12 +157,12 @@ class Agents:
         else:
             self._count("status", "answered")
             record.heard_s = self._clock.monotonic()
-            self._note(record, Answered(status=status), POLL_SECONDS)
+            record.blind = 0 if status.engine.reachable else record.blind + 1
+            self._note(record, Answered(status=status), min(POLL_SECONDS, _second_attempt_after(record.blind)))
 
     def _missed(self, record: _Record, why: str) -> None:
         failures = record.failures + 1
-        wait = min(LONGEST_SECONDS, SECOND_ATTEMPT_SECONDS * 2.0 ** min(failures - 1, 10))
-        self._note(record, Silent(why=why, failures=failures), wait)
+        self._note(record, Silent(why=why, failures=failures), min(LONGEST_SECONDS, _second_attempt_after(failures)))
         record.failures = failures
 
     def _note(self, record: _Record, sighting: Sighting, wait_seconds: float) -> None:
@@ -176,3 +178,8 @@ class Agents:
             _, oldest = self._clients.popitem(last=False)
             await oldest.aclose()
         return client
+
+
+def _second_attempt_after(attempts: int) -> float:
+    """Seconds to wait after so many attempts in vain; no limit without any."""
+    return SECOND_ATTEMPT_SECONDS * 2.0 ** min(attempts - 1, 10) if attempts else float("inf")

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from loop_objects import agent_status, instance_object, pool_object
 
-from contract.agent import AgentStatus, Intent, IntentAnswer, IntentStatus
+from contract.agent import AgentStatus, EngineReport, Intent, IntentAnswer, IntentStatus
 from contract.errors import ProtocolViolation, Unreachable
 from controllers.agent_book import AgentBook, Heard
 from controllers.allocation.agent_calls import SessionAgent
@@ -32,6 +32,7 @@ class ScriptedAgent:
 
     def __init__(self) -> None:
         self.trouble: Exception | None = None
+        self.engine_answers = True
         self.asked = 0
         self.closed = False
 
@@ -39,7 +40,7 @@ class ScriptedAgent:
         self.asked += 1
         if self.trouble is not None:
             raise self.trouble
-        return agent_status()
+        return agent_status(engine=EngineReport(reachable=self.engine_answers, start_id="engine-1"))
 
     async def put_intent(self, intent: Intent) -> IntentAnswer:
         if self.trouble is not None:
@@ -64,6 +65,22 @@ async def test_an_agent_is_asked_once_in_ten_seconds_however_often_one_looks() -
     await clock.advance(11.1)
     await agents.look("u", "http://a")
     assert agent.asked == 2
+
+
+async def test_an_agent_without_its_engine_is_asked_again_soon_and_then_in_the_usual_rhythm() -> None:
+    agents, agent, clock = build()
+    agent.engine_answers = False
+    waits = []
+    for _ in range(7):
+        assert isinstance(await agents.look("u", "http://a"), Answered)
+        waits.append(agents.seconds_to_next("u"))
+        await clock.advance(waits[-1])
+    assert waits[0] <= 1.1
+    assert waits[1] <= 2.2
+    assert all(9.0 <= wait <= 11.0 for wait in waits[4:])
+    agent.engine_answers = True
+    await agents.look("u", "http://a")
+    assert 9.0 <= agents.seconds_to_next("u") <= 11.0
 
 
 async def test_a_silent_agent_is_asked_again_soon_and_then_less_and_less_often_but_at_least_each_minute() -> None:
