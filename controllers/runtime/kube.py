@@ -109,6 +109,9 @@ class KubeApi(Protocol):
     async def served(self, group: str, version: str) -> frozenset[str]:
         """Plurals (and plural/subresource) that the API server serves in a group version; empty if none."""
 
+    async def schemas(self, group: str, version: str) -> Mapping[str, Mapping[str, Any]]:
+        """OpenAPI schema of each kind of a group version; empty where the API server does not tell."""
+
 
 Transport = Callable[[str, str, dict[str, str], Any, float], Awaitable[tuple[int, Mapping[str, str], str]]]
 """(method, path with query, headers, JSON body, timeout in seconds) -> (status, headers, body text)."""
@@ -288,6 +291,18 @@ class HttpKubeApi:
         if status >= 400:
             raise classify(status, text, headers, call=call)
         return frozenset(str(item["name"]) for item in msgspec.json.decode(text).get("resources", ()))
+
+    async def schemas(self, group: str, version: str) -> Mapping[str, Mapping[str, Any]]:
+        """See :class:`KubeApi`."""
+        call = f"discover schemas of {group}/{version}"
+        path = f"/openapi/v3/apis/{group}/{version}"
+        status, headers, text = await self._repeat("GET", path, JSON, None, call, True, ("get", "discovery"))
+        if status in (403, 404, 406):
+            return {}
+        if status >= 400:
+            raise classify(status, text, headers, call=call)
+        found = (msgspec.json.decode(text).get("components") or {}).get("schemas") or {}
+        return {each["kind"]: schema for schema in found.values() for each in schema.get("x-kubernetes-group-version-kind", ())}
 
     async def _apply(
         self, resource: ResourceType, body: Object, subresource: str | None, field_manager: str, force: bool

@@ -7,7 +7,7 @@ words that tell the administrator what to do, and does not start.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from controllers.runtime.errors import Forbidden, KindMissing
@@ -15,8 +15,12 @@ from controllers.runtime.kube import KubeApi
 from controllers.runtime.rbac import RULES, Rule, Scope, grants
 from controllers.runtime.resources import ACCESS_REVIEWS, ResourceType
 from controllers.runtime.settings import Settings
+from crds.registry import KINDS
+from crds.schema import structural_schema
+from crds.types import GROUP, VERSION
 
 _AT_ONCE = 8
+_FIELDS_SHOWN = 3
 
 
 async def preflight(
@@ -27,6 +31,9 @@ async def preflight(
     missing = await _missing_kinds(kube, watched)
     if missing:
         return missing  # without the kinds every further answer would only be noise
+    older = await _older_kinds(kube)
+    if older:
+        return older  # the rules may well be of that release too
     problems = await _unreadable(kube, watched, settings)
     known = set(problems)
     problems += [problem for problem in await _missing_grants(kube, rules, settings) if problem not in known]
@@ -41,6 +48,41 @@ async def _missing_kinds(kube: KubeApi, resources: list[ResourceType]) -> list[s
         for each in resources
         if each.plural not in served[(each.group, each.version)]
     ]
+
+
+async def _older_kinds(kube: KubeApi) -> list[str]:
+    """Kinds without a field of ours: whatever we write there the API server would refuse, and drop what people write there."""
+    served = await kube.schemas(GROUP, VERSION)
+    sentences = []
+    for kind in KINDS:
+        lacking = list(_lacking(structural_schema(kind.model), served[kind.name])) if kind.name in served else []
+        if lacking:
+            shown = ", ".join(lacking[:_FIELDS_SHOWN]) + (
+                f" and {len(lacking) - _FIELDS_SHOWN} more" * (len(lacking) > _FIELDS_SHOWN)
+            )
+            sentences.append(
+                f"the CustomResourceDefinition of {kind.name} is older than this operator and lacks {shown}: "
+                "install the CustomResourceDefinitions of this release"
+            )
+    return sentences
+
+
+def _lacking(ours: Mapping[str, Any], served: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """Paths of the fields that the served schema does not have, the uppermost of each branch."""
+    if served.get("x-kubernetes-preserve-unknown-fields"):
+        return
+    for name, below in (ours.get("properties") or {}).items():
+        if not path and name not in ("spec", "status"):
+            continue
+        here = f"{path}.{name}" if path else name
+        there = (served.get("properties") or {}).get(name)
+        if there is None:
+            yield here
+        else:
+            yield from _lacking(below, there, here)
+    for word, mark in (("items", "[]"), ("additionalProperties", "{}")):
+        if isinstance(ours.get(word), Mapping) and isinstance(served.get(word), Mapping):
+            yield from _lacking(ours[word], served[word], f"{path}{mark}")
 
 
 async def _unreadable(kube: KubeApi, resources: list[ResourceType], settings: Settings) -> list[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import copy
+from collections.abc import AsyncIterator, Mapping, Set
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,6 +32,7 @@ from controllers.runtime.resources import (
 from controllers.runtime.settings import parse_settings
 from controllers.runtime.watch import WatchMonitor
 from crds.registry import KINDS
+from crds.schema import structural_schema
 
 OURS = (POOLS, INSTANCES, HBM_POLICIES, ROUTING_POLICIES, PRE_INFERENCE_POLICIES, ALLOCATOR_MODELS, ROUTING_TABLES)
 
@@ -97,12 +99,16 @@ def test_a_resource_occurs_once_in_a_scope_so_that_rendered_roles_are_readable()
 class Server:
     """What preflight asks: discovery, lists, access reviews."""
 
-    def __init__(self, *, served: set[str], denied: set[tuple[str, str]]) -> None:
+    def __init__(self, *, served: set[str], denied: set[tuple[str, str]], schemas: Mapping[str, Any]) -> None:
         self._served = frozenset(served)
         self._denied = denied
+        self._schemas = schemas
 
     async def served(self, group: str, version: str) -> frozenset[str]:
         return self._served
+
+    async def schemas(self, group: str, version: str) -> Mapping[str, Any]:
+        return self._schemas
 
     async def list(self, resource: ResourceType, namespace: str | None, *, limit: int = 500) -> AsyncIterator[Page]:
         if ("list", resource.plural) in self._denied:
@@ -118,9 +124,17 @@ class Server:
 ALL = {each.plural for each in OURS}
 
 
-async def problems(*flags: str, served: set[str] = ALL, denied: set[tuple[str, str]] = frozenset()) -> list[str]:  # type: ignore[assignment] # empty
-    server = Server(served=served, denied=denied)
-    return await preflight(server, (POOLS, INSTANCES), parse_settings(list(flags), {}))  # type: ignore[arg-type] # asks these three
+SCHEMAS = {kind.name: structural_schema(kind.model) for kind in KINDS}
+
+
+async def problems(
+    *flags: str,
+    served: set[str] = ALL,
+    denied: Set[tuple[str, str]] = frozenset(),
+    schemas: Mapping[str, Any] = SCHEMAS,
+) -> list[str]:
+    server = Server(served=served, denied=denied, schemas=schemas)
+    return await preflight(server, (POOLS, INSTANCES), parse_settings(list(flags), {}))  # type: ignore[arg-type] # asks these four
 
 
 async def test_nothing_missing_means_nothing_said() -> None:
@@ -131,6 +145,38 @@ async def test_a_missing_crd_is_the_only_thing_said() -> None:
     [said] = await problems(served=ALL - {"grinstances"}, denied={("list", "grinstances")})
     assert "grinstances.grfleet.dev/v1alpha1 (GRInstance)" in said
     assert "install" in said
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "named"),
+    [
+        ("GRInstance", ("spec", "drain"), "spec.drain"),
+        ("GRInstance", ("spec", "source", "modelVersion"), "spec.source.modelVersion"),
+        ("GRServingPool", ("status", "preInference"), "status.preInference"),
+        ("GRServingPool", ("spec", "instances", "external", "[]", "agentURL"), "spec.instances.external[].agentURL"),
+        ("GRRoutingTable", ("status",), "status"),
+    ],
+)
+async def test_a_kind_that_is_older_than_the_operator_is_named_with_what_it_lacks(
+    kind: str, path: tuple[str, ...], named: str
+) -> None:
+    older = copy.deepcopy(SCHEMAS)
+    at = older[kind]
+    for name in path[:-1]:
+        at = at["items"] if name == "[]" else at["properties"][name]
+    del at["properties"][path[-1]]
+    [said] = await problems(schemas=older, denied={("patch", "pods")})
+    assert f"{kind} is older than this operator and lacks {named}: install" in said
+
+
+async def test_a_kind_that_has_more_fields_than_the_operator_knows_is_none_of_its_business() -> None:
+    newer = copy.deepcopy(SCHEMAS)
+    newer["GRInstance"]["properties"]["spec"]["properties"]["fromTheFuture"] = {"type": "string"}
+    assert await problems(schemas=newer) == []
+
+
+async def test_a_server_that_keeps_its_schemas_to_itself_is_believed() -> None:
+    assert await problems(schemas={}) == []
 
 
 async def test_each_missing_verb_is_said_once_with_kind_and_namespace() -> None:
