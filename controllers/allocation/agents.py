@@ -158,11 +158,11 @@ class Agents:
             self._count("status", "answered")
             record.heard_s = self._clock.monotonic()
             record.blind = 0 if status.engine.reachable else record.blind + 1
-            self._note(record, Answered(status=status), min(POLL_SECONDS, _second_attempt_after(record.blind)))
+            self._note(record, Answered(status=status), min(POLL_SECONDS, _attempt_after(record.blind)))
 
     def _missed(self, record: _Record, why: str) -> None:
         failures = record.failures + 1
-        self._note(record, Silent(why=why, failures=failures), min(LONGEST_SECONDS, _second_attempt_after(failures)))
+        self._note(record, Silent(why=why, failures=failures), min(LONGEST_SECONDS, _attempt_after(failures)))
         record.failures = failures
 
     def _note(self, record: _Record, sighting: Sighting, wait_seconds: float) -> None:
@@ -180,6 +180,6 @@ class Agents:
         return client
 
 
-def _second_attempt_after(attempts: int) -> float:
+def _attempt_after(attempts: int) -> float:
     """Seconds to wait after so many attempts in vain; no limit without any."""
     return SECOND_ATTEMPT_SECONDS * 2.0 ** min(attempts - 1, 10) if attempts else float("inf")
