@@ -30,6 +30,7 @@ from crds.types import ApiModel
 
 DEFAULT = "default"
 Spec = TypeVar("Spec", bound=ApiModel)
+_HBM_DEFAULTS, _ROUTING_DEFAULTS, _PRE_INFERENCE_DEFAULTS = HBMPolicySpec(), RoutingPolicySpec(), PreInferencePolicySpec()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,20 +101,20 @@ def find_policy(
 def hbm_policy_of(ctx: Context, pool: GRServingPool, *, parsed: ParsedObjects) -> Lookup[HBMPolicySpec]:
     """The HBMPolicy that the pool names."""
     name = pool.spec.policies.hbm
-    return _of_pool(ctx, pool, name, HBM_POLICIES, lambda obj: parsed.read(HBMPolicy, obj).spec, HBMPolicySpec())
+    return _of_pool(ctx, pool, name, HBM_POLICIES, lambda obj: parsed.read(HBMPolicy, obj).spec, _HBM_DEFAULTS)
 
 
 def routing_policy_of(ctx: Context, pool: GRServingPool, *, parsed: ParsedObjects) -> Lookup[RoutingPolicySpec]:
     """The RoutingPolicy that the pool names."""
     name = pool.spec.policies.routing
-    return _of_pool(ctx, pool, name, ROUTING_POLICIES, lambda obj: parsed.read(RoutingPolicy, obj).spec, RoutingPolicySpec())
+    return _of_pool(ctx, pool, name, ROUTING_POLICIES, lambda obj: parsed.read(RoutingPolicy, obj).spec, _ROUTING_DEFAULTS)
 
 
 def pre_inference_policy_of(ctx: Context, pool: GRServingPool, *, parsed: ParsedObjects) -> Lookup[PreInferencePolicySpec]:
     """The PreInferencePolicy that the pool names."""
     name = pool.spec.policies.pre_inference
     return _of_pool(
-        ctx, pool, name, PRE_INFERENCE_POLICIES, lambda obj: parsed.read(PreInferencePolicy, obj).spec, PreInferencePolicySpec()
+        ctx, pool, name, PRE_INFERENCE_POLICIES, lambda obj: parsed.read(PreInferencePolicy, obj).spec, _PRE_INFERENCE_DEFAULTS
     )
 
 

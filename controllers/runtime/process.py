@@ -216,9 +216,23 @@ def _registry(runtime: Runtime) -> kopf.OperatorRegistry:
 def _register(registry: kopf.OperatorRegistry, runtime: Runtime) -> None:
     """One handler a resource, which only feeds the store."""
     for resource in runtime.resources:
-        kopf.on.event(resource.group, resource.version, resource.plural, registry=registry, id=f"store-{resource.plural}")(
-            _feeder(runtime, resource)
-        )
+        kopf.on.event(
+            resource.group,
+            resource.version,
+            resource.plural,
+            registry=registry,
+            id=f"store-{resource.plural}",
+            when=_news_for(runtime, resource),
+        )(_feeder(runtime, resource))
+
+
+def _news_for(runtime: Runtime, resource: ResourceType) -> Callable[..., bool]:
+    """Most events are echoes of our own writes, whose answers the store has: those need no handler."""
+
+    def is_news(event: Any, **_: Any) -> bool:
+        return runtime.store.is_news(resource, event["type"], event["object"])
+
+    return is_news
 
 
 def _feeder(runtime: Runtime, resource: ResourceType) -> Callable[..., Awaitable[None]]:

@@ -149,6 +149,13 @@ class Store:
 
     # -- writing ------------------------------------------------------------------------------------------------
 
+    def is_news(self, resource: ResourceType, event_type: str | None, obj: Mapping[str, Any]) -> bool:
+        """Whether `observe` would make anything of the event; False for what is stored already, or older."""
+        if event_type == "DELETED":
+            return True
+        old = self._objects[resource].get(key_of(obj))
+        return old is None or _newer(obj, old)
+
     def observe(self, resource: ResourceType, event_type: str | None, obj: Mapping[str, Any]) -> None:
         """Take in one raw watch event; type None is the watch library's word for "seen in a list"."""
         if event_type == "DELETED":

@@ -33,6 +33,17 @@ def heard(store: Store) -> list[WatchEvent]:
     return events
 
 
+def test_an_event_is_news_unless_the_store_has_that_version_or_a_newer_one() -> None:
+    store = Store([INSTANCES])
+    assert store.is_news(INSTANCES, None, thing("a", 10))
+    store.upsert(INSTANCES, thing("a", 10))  # the answer to a write of ours
+    assert not store.is_news(INSTANCES, "MODIFIED", thing("a", 10))
+    assert not store.is_news(INSTANCES, "ADDED", thing("a", 9))
+    assert store.is_news(INSTANCES, "MODIFIED", thing("a", 11))
+    assert store.is_news(INSTANCES, "ADDED", thing("a", 11, uid="successor"))
+    assert store.is_news(INSTANCES, "DELETED", thing("a", 10))
+
+
 def test_an_event_that_is_older_than_what_is_known_changes_nothing() -> None:
     store = Store([INSTANCES])
     events = heard(store)
