@@ -6,7 +6,6 @@ than six writes fall into any minute, so the long-run rate is the same one write
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Hashable, Sequence
 
 NUMBERS_SECONDS = 10.0
@@ -38,11 +37,11 @@ class WriteTimes:
     """Remembers when the status of each object was written last; a new process starts with no memory and may write at once."""
 
     def __init__(self) -> None:
-        self._times: dict[Hashable, deque[float]] = {}
+        self._times: dict[Hashable, tuple[float, ...]] = {}
 
     def note(self, key: Hashable, *, now_s: float) -> None:
         """A write of `key` has just succeeded, at monotonic second `now_s`."""
-        self._times.setdefault(key, deque(maxlen=WINDOW_WRITES)).appendleft(now_s)
+        self._times[key] = (now_s, *self._times.get(key, ()))[:WINDOW_WRITES]
 
     def ages(self, key: Hashable, *, now_s: float) -> tuple[float, ...]:
         """Seconds since the remembered writes of `key`, newest first."""
