@@ -72,7 +72,7 @@ def _choose(seen: Observation, now: datetime) -> Plan:
     status, conditions = status_of(seen, now)
     if not _differs(seen.stored, status):
         return Plan(push=push)
-    wait = wait_before_write(seen.write_ages, transition=_drain_moves_on(seen.stored, status))
+    wait = wait_before_write(seen.write_ages_s, transition=_drain_moves_on(seen.stored, status))
     if wait:
         return Plan(push=push, requeue_after=wait)
     return Plan(push=push, status=status, announce=announcements(conditions_of(seen.stored), conditions))

@@ -50,7 +50,7 @@ class Memory:
         entry = self._entries.get(key)
         return entry.pushed if entry is not None else None
 
-    def write_ages(self, key: Key, *, now_s: float) -> tuple[float, ...]:
+    def write_ages_s(self, key: Key, *, now_s: float) -> tuple[float, ...]:
         """Seconds since the last status writes, newest first."""
         return self._writes.ages(key, now_s=now_s)
 

@@ -43,7 +43,7 @@ class Observation:
         Set while the agent refuses the intent of the present generation.
     push_age_s
         Seconds since the intent of the present generation was handed over last; None if it was not.
-    write_ages
+    write_ages_s
         Seconds since the last status writes, newest first.
     still_routed
         Whether the routing table sends users to this instance although others would be there; only told while it drains.
@@ -57,7 +57,7 @@ class Observation:
     holder: str | None = None
     refusal: Refusal | None = None
     push_age_s: float | None = None
-    write_ages: tuple[float, ...] = ()
+    write_ages_s: tuple[float, ...] = ()
     still_routed: bool = False
 
     @property
@@ -78,7 +78,7 @@ class PoolView:
     stored: Object
     policy: Lookup[HBMPolicySpec]
     instances: tuple[tuple[Object, GRInstance], ...]
-    write_ages: tuple[float, ...] = ()
+    write_ages_s: tuple[float, ...] = ()
 
 
 async def observe(ctx: Context, key: Key, agents: Agents, memory: Memory, parsed: ParsedObjects) -> Observation | None:
@@ -117,7 +117,7 @@ async def observe(ctx: Context, key: Key, agents: Agents, memory: Memory, parsed
         holder=holder,
         refusal=pushed.refusal if pushed is not None else None,
         push_age_s=now_s - pushed.at_s if pushed is not None else None,
-        write_ages=memory.write_ages(key, now_s=now_s),
+        write_ages_s=memory.write_ages_s(key, now_s=now_s),
         still_routed=instance.spec.drain is not None and _still_routed(store, stored),
     )
 
@@ -137,7 +137,7 @@ def _owns(pool: Object, instance: Object) -> bool:
     return any(owner.get("uid") == uid_of(pool) for owner in instance["metadata"].get("ownerReferences") or ())
 
 
-def observe_pool(ctx: Context, key: Key, parsed: ParsedObjects, *, write_ages: tuple[float, ...]) -> PoolView | None:
+def observe_pool(ctx: Context, key: Key, parsed: ParsedObjects, *, write_ages_s: tuple[float, ...]) -> PoolView | None:
     """Read a pool with its instances; None when it is gone or going.
 
     Raises
@@ -155,7 +155,7 @@ def observe_pool(ctx: Context, key: Key, parsed: ParsedObjects, *, write_ages: t
         raise Terminal("InvalidSpec", f"pool {key} or an instance of it cannot be read: {explain_invalid(error)}") from error
     policy = hbm_policy_of(ctx, pool, parsed=parsed)
     staying = tuple((each, instance) for each, instance in everybody if instance.spec.drain is None)
-    return PoolView(pool=pool, stored=stored, policy=policy, instances=staying or everybody, write_ages=write_ages)
+    return PoolView(pool=pool, stored=stored, policy=policy, instances=staying or everybody, write_ages_s=write_ages_s)
 
 
 async def _look(agents: Agents, instance: GRInstance) -> Sighting:

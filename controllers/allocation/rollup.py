@@ -43,7 +43,7 @@ def decide_rollup(view: PoolView, now: datetime) -> RollupPlan:
     old = standing_items(before, ("PolicyHealthy", "SplitSettled"))
     if old == items:
         return RollupPlan()
-    wait = wait_before_write(view.write_ages, transition=moved_on(old, items))
+    wait = wait_before_write(view.write_ages_s, transition=moved_on(old, items))
     if wait:
         return RollupPlan(requeue_after=wait)
     return RollupPlan(status={"conditions": items}, announce=announcements(before, conditions))

@@ -47,7 +47,7 @@ class AllocationRollupLoop:
         began_s = ctx.clock.monotonic()
         if wait := self._restraint.seconds_left(key, now_s=began_s):
             return Result(wait)
-        view = observe_pool(ctx, key, self._parsed, write_ages=self._writes.ages(key, now_s=began_s))
+        view = observe_pool(ctx, key, self._parsed, write_ages_s=self._writes.ages(key, now_s=began_s))
         if view is None:
             self._writes.forget(key)
             self._restraint.forget(key)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from contract.agent import ServingReport
 from controllers.agent_book import Statuses
-from controllers.metrics_source.port import InstanceName, PoolMetrics, PoolName, believable, summarize
+from controllers.metrics_source.port import InstanceName, PoolMetrics, PoolName, believable, summarise
 from controllers.runtime.clock import Clock
 from policies.measurement import Measurement, measured
 from policies.preinference.observed import CounterSample, InstanceLoad, rates_between
@@ -53,7 +53,7 @@ class AgentsSource:
         present = {(pool, instance.uid) for instance in instances}
         for gone in [key for key in self._tracks if key[0] == pool and key not in present]:
             del self._tracks[gone]
-        return summarize([self._load(pool, instance) for instance in instances], window_s=self._window_s)
+        return summarise([self._load(pool, instance) for instance in instances], window_s=self._window_s)
 
     def forget(self, pool: PoolName) -> None:
         """The pool is gone."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from policies.measurement import Measurement
-from policies.preinference.observed import InstanceLoad, pool_sum, ranking_usage
+from policies.preinference.observed import InstanceLoad, ranking_usage
 from policies.scaling.types import Doubt, doubt_of, gravest
 
 MOST = 1e18
@@ -77,10 +77,6 @@ class PoolMetrics:
         """Reason of the condition MetricsFresh: partial data is named by its gravest doubt."""
         return self.doubt.value if self.state is SourceState.PARTIAL and self.doubt is not None else self.state.value
 
-    def total(self, pick: Callable[[InstanceLoad], Measurement]) -> Measurement:
-        """Sum over the ready instances; not fresh as soon as one is not."""
-        return pool_sum(self.instances, pick)
-
 
 class MetricsSource(Protocol):
     """A source of measurements."""
@@ -125,7 +121,7 @@ def lacks(load: InstanceLoad) -> bool:
     return doubts == {Doubt.MISSING}
 
 
-def summarize(instances: Sequence[InstanceLoad], *, window_s: float, message: str = "") -> PoolMetrics:
+def summarise(instances: Sequence[InstanceLoad], *, window_s: float, message: str = "") -> PoolMetrics:
     """Make the answer for a source that could be reached; `message` is put before what is found wrong."""
     doubtful: list[tuple[InstanceLoad, str, Doubt]] = []
     ready = [load for load in instances if load.ready]

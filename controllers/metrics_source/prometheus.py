@@ -21,7 +21,7 @@ from requests.exceptions import Timeout
 from urllib3.util.retry import Retry
 
 from controllers.metrics_source.bounded_http import BoundedSession, Redirected, Unbounded
-from controllers.metrics_source.port import InstanceName, PoolMetrics, PoolName, believable, summarize, unreachable
+from controllers.metrics_source.port import InstanceName, PoolMetrics, PoolName, believable, summarise, unreachable
 from controllers.metrics_source.queries import QUERIES, SEEN_AT, Labels, selector_of
 from policies.measurement import Measurement, Missing, Stale, measured
 from policies.preinference.observed import InstanceLoad, Rates
@@ -120,7 +120,7 @@ class PrometheusMetrics:
             return self._unreachable(instances, f"Prometheus did not answer within {self._deadline_s:g} s")
         except (OSError, PrometheusApiClientException, BadAnswer) as error:  # requests' errors are OSErrors
             return self._unreachable(instances, f"Prometheus: {_words(error)}")
-        return summarize([self._load(instance, results, now_s=now_s) for instance in instances], window_s=self._window_s)
+        return summarise([self._load(instance, results, now_s=now_s) for instance in instances], window_s=self._window_s)
 
     def forget(self, pool: PoolName) -> None:
         """Nothing is remembered."""

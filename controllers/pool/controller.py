@@ -78,7 +78,7 @@ class PoolLoop:
             ctx.store,
             key,
             parsed=self._parsed,
-            write_ages=self._writes.ages(key, now_s=now_s),
+            write_ages_s=self._writes.ages(key, now_s=now_s),
             look_at_pods=partial(
                 look_at_pods,
                 ctx,

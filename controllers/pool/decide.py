@@ -177,7 +177,7 @@ def _pace(seen: Observation, status: Mapping[str, Any]) -> tuple[float, bool]:
     same = all(old.get(name) == status.get(name) for name in fields - {"conditions"})
     if same and old_items == list(status["conditions"]):
         return 0.0, False
-    return wait_before_write(seen.write_ages, transition=moved_on(old_items, status["conditions"])), True
+    return wait_before_write(seen.write_ages_s, transition=moved_on(old_items, status["conditions"])), True
 
 
 OWN_FIELDS = frozenset(

@@ -50,7 +50,7 @@ class Observation:
         Wanted instance names that exist and belong to somebody else, with a word on whom.
     predecessors
         Wanted names still held by instances of a deleted pool of the same name, which the garbage collector removes.
-    write_ages
+    write_ages_s
         Seconds since the last status writes of the pool, newest first.
     world
         Pods and what belongs to them; None for an external pool.
@@ -61,7 +61,7 @@ class Observation:
     instances: tuple[InstanceSeen, ...]
     strangers: Mapping[str, str]
     predecessors: frozenset[str] = frozenset()
-    write_ages: tuple[float, ...] = ()
+    write_ages_s: tuple[float, ...] = ()
     world: PodWorld | None = None
 
 
@@ -89,7 +89,7 @@ LookAtPods = Callable[[GRServingPool, tuple[str, ...]], PodWorld | None]
 
 
 def observe(
-    store: Store, key: Key, *, parsed: ParsedObjects, write_ages: tuple[float, ...], look_at_pods: LookAtPods
+    store: Store, key: Key, *, parsed: ParsedObjects, write_ages_s: tuple[float, ...], look_at_pods: LookAtPods
 ) -> Observation | None:
     """Read the world of the pool; None when there is no such pool.
 
@@ -114,7 +114,7 @@ def observe(
         instances=instances,
         strangers=strangers,
         predecessors=predecessors,
-        write_ages=write_ages,
+        write_ages_s=write_ages_s,
         world=world,
     )
 

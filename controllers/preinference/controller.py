@@ -82,7 +82,7 @@ class PreInferenceLoop:
             metrics=metrics,
             memory=self._memories.get(key) or Memory(since_s=now_s, asked_s=now_s),
             now_s=now_s,
-            write_ages=self._writes.ages(key, now_s=now_s),
+            write_ages_s=self._writes.ages(key, now_s=now_s),
         )
 
     def _forget(self, key: Key) -> None:

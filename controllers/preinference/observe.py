@@ -9,7 +9,7 @@ from msgspec import structs
 from pydantic import ValidationError
 
 from controllers.lookup import Lookup, pre_inference_policy_of
-from controllers.metrics_source.port import InstanceName, MetricsSource, PoolMetrics, PoolName, SourceState, lacks, summarize
+from controllers.metrics_source.port import InstanceName, MetricsSource, PoolMetrics, PoolName, SourceState, lacks, summarise
 from controllers.parsed import ParsedObjects
 from controllers.preinference.steady import Steady
 from controllers.runtime.conditions import conditions_of, find_condition
@@ -88,7 +88,7 @@ class Observation:
         What was measured of those that stay.
     now_s
         Monotonic second of the look.
-    write_ages
+    write_ages_s
         Seconds since the last writes of the loop to the pool's status, newest first.
     """
 
@@ -99,7 +99,7 @@ class Observation:
     metrics: PoolMetrics
     memory: Memory
     now_s: float
-    write_ages: tuple[float, ...] = ()
+    write_ages_s: tuple[float, ...] = ()
 
     @property
     def staying(self) -> tuple[InstanceSeen, ...]:
@@ -147,13 +147,13 @@ async def measure(seen: PoolSeen, source: MetricsSource) -> PoolMetrics:
     ]
     where = key_of(seen.stored)
     if not names:
-        return summarize([], window_s=0.0)
+        return summarise([], window_s=0.0)
     found = await source.read(PoolName(namespace=where.namespace, name=where.name), names)
     new = {each.name for each in seen.instances if each.new}
     if not new or found.doubt is None or found.state is SourceState.UNREACHABLE:
         return found
     loads = [structs.replace(load, ready=load.ready and not (load.name in new and lacks(load))) for load in found.instances]
-    return summarize(loads, window_s=found.window_s)
+    return summarise(loads, window_s=found.window_s)
 
 
 def _instance(stored: Object, parsed: ParsedObjects, now: datetime) -> InstanceSeen:

@@ -61,7 +61,7 @@ def report(seen: Observation, held: Condition | None, decided: Decided | None, s
     old_items = standing_items(before, TYPES)
     if old_items == items and _published(seen) == summary:
         return Word(steady=steady)
-    wait = wait_before_write(seen.write_ages, transition=moved_on(old_items, items))
+    wait = wait_before_write(seen.write_ages_s, transition=moved_on(old_items, items))
     if wait:
         return Word(steady=steady, wait=wait)
     return Word(steady=steady, status=status, announce=announcements(before, conditions))

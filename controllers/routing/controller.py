@@ -47,7 +47,7 @@ class RoutingLoop:
         began_s = ctx.clock.monotonic()
         if wait := self._restraint.seconds_left(key, now_s=began_s):
             return Result(wait)
-        seen = observe(ctx, key, parsed=self._parsed, started=self._started, write_ages=self._writes.ages(key, now_s=began_s))
+        seen = observe(ctx, key, parsed=self._parsed, started=self._started, write_ages_s=self._writes.ages(key, now_s=began_s))
         if seen is None:
             self._writes.forget(key)
             self._restraint.forget(key)

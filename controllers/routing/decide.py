@@ -189,7 +189,7 @@ def _pool_status(
     if old is not None and dict(old) == items[0] and same_table:
         return None, (), None
     hurry = moved_on([old] if old is not None else [], items) or not same_table
-    wait = wait_before_write(seen.write_ages, transition=hurry)
+    wait = wait_before_write(seen.write_ages_s, transition=hurry)
     if wait:
         return None, (), wait
     return status, announcements(before, (condition,)), None

@@ -24,7 +24,7 @@ class Observation:
     ----------
     started
         Since when this process leads. What an earlier leader saw before is not held against an instance at once.
-    write_ages
+    write_ages_s
         Seconds since the last writes of the loop to the pool's status, newest first.
     """
 
@@ -36,11 +36,11 @@ class Observation:
     stored_table: Object | None
     holder: Holder
     started: datetime
-    write_ages: tuple[float, ...] = ()
+    write_ages_s: tuple[float, ...] = ()
 
 
 def observe(
-    ctx: Context, key: Key, *, parsed: ParsedObjects, started: datetime, write_ages: tuple[float, ...]
+    ctx: Context, key: Key, *, parsed: ParsedObjects, started: datetime, write_ages_s: tuple[float, ...]
 ) -> Observation | None:
     """Read the world of the pool's table; None when the pool is gone or going.
 
@@ -68,7 +68,7 @@ def observe(
         stored_table=stored_table,
         holder=table_holder(stored_table, stored),
         started=started,
-        write_ages=write_ages,
+        write_ages_s=write_ages_s,
     )
 
 

@@ -198,7 +198,7 @@ def test_a_split_that_has_arrived_is_published_to_the_byte() -> None:
 
 
 def test_a_status_is_written_at_most_once_in_ten_seconds() -> None:
-    plan = decide(settled(write_ages=(3.0,)), NOW)
+    plan = decide(settled(write_ages_s=(3.0,)), NOW)
     assert plan.status is None
     assert plan.requeue_after == pytest.approx(7.0)
 

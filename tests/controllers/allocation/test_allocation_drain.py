@@ -183,11 +183,11 @@ async def _answer(status: AgentStatus) -> AgentStatus:
 def test_drained_is_written_in_a_hurry_and_goes_with_the_drain() -> None:
     first = decide(leaving(), NOW)
     assert first.status is not None
-    stands = leaving(old=dict(first.status), write_ages=(2.0,))
+    stands = leaving(old=dict(first.status), write_ages_s=(2.0,))
     assert decide(stands, NOW).status is None
-    busy = decide(leaving(Answered(status=idle_status(in_flight=1)), old=dict(first.status), write_ages=(2.0,)), NOW)
+    busy = decide(leaving(Answered(status=idle_status(in_flight=1)), old=dict(first.status), write_ages_s=(2.0,)), NOW)
     assert busy.status is not None  # a number would have waited for ten seconds
-    back = decide(leaving(drain=None, old=dict(first.status), write_ages=(2.0,)), NOW)
+    back = decide(leaving(drain=None, old=dict(first.status), write_ages_s=(2.0,)), NOW)
     assert back.status is not None
     assert find_condition(back.status["conditions"], "Drained") is None
 
@@ -255,7 +255,7 @@ def test_who_leaves_says_nothing_about_its_pool_unless_all_do(drains: str, count
             made["spec"]["drain"] = DRAIN
         store.upsert(INSTANCES, made)
     ctx: Any = SimpleNamespace(store=store, settings=SimpleNamespace(operator_namespace="ops"))
-    view = observe_pool(ctx, Key("team", "pool"), ParsedObjects(), write_ages=())
+    view = observe_pool(ctx, Key("team", "pool"), ParsedObjects(), write_ages_s=())
     assert view is not None
     assert [instance.metadata.name for _, instance in view.instances] == counted
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from documented import EXAMPLES, blocks, commands, environment, named_in_first_cells, read, run
 from integration_fleet import Fleet
 from integration_kubelet import Kubelet
 from runtime_operator import OperatorProcess
@@ -21,10 +19,8 @@ from crds import GRServingPool, RoutingPolicySpec
 from crds.reasons import reasons_of
 from testbed.binaries import Binaries
 
-ROOT = Path(__file__).resolve().parents[3]
-PAGE = (ROOT / "docs" / "pools.md").read_text()
-EXAMPLES = ROOT / "docs" / "examples"
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+NAME = "docs/pools.md"
+PAGE = read(NAME)
 
 
 def example(name: str) -> list[dict[str, Any]]:
@@ -32,8 +28,7 @@ def example(name: str) -> list[dict[str, Any]]:
 
 
 def test_the_objects_on_the_page_are_the_examples() -> None:
-    shown = [body for label, body in BLOCKS if label == "yaml"]
-    assert shown == [(EXAMPLES / name).read_text() for name in ("managed-pool.yaml", "adopted-pods.yaml")]
+    assert blocks(NAME, "yaml") == [(EXAMPLES / name).read_text() for name in ("managed-pool.yaml", "adopted-pods.yaml")]
 
 
 def test_the_sidecar_that_users_copy_is_the_one_that_managed_pools_get() -> None:
@@ -70,8 +65,7 @@ def test_what_is_added_to_a_template_is_named() -> None:
 
 
 def test_every_reason_of_the_condition_is_explained_and_no_other() -> None:
-    table = PAGE.split("| reason | means, and what to do |", 1)[1].split("\n\n", 1)[0]
-    named = set(re.findall(r"`([A-Z]\w+)`", "".join(row.split("|")[1] for row in table.splitlines()[2:])))
+    named = named_in_first_cells(NAME, head="| reason | means, and what to do |")
     assert named == {reason.name for reason in reasons_of("InstancesReady")}
 
 
@@ -80,20 +74,10 @@ def test_the_server_takes_the_objects_and_the_commands_run(
     fleet: Fleet, managing: OperatorProcess, kubelet: Kubelet, testbed_binaries: Binaries
 ) -> None:
     fleet.apply("RoutingPolicy", "default", {"warmup": {"maxSeconds": 1}})
-    commands = [line for label, body in BLOCKS if label == "sh" for line in body.splitlines() if line]
-    assert len(commands) >= 12
-    programs = Path(testbed_binaries["kubectl"]).parent
-    environment = {**os.environ, "KUBECONFIG": str(fleet.plane.kubeconfig), "PATH": f"{programs}:{os.environ['PATH']}"}
-    for command in commands:
-        ran = subprocess.run(
-            ["bash", "-c", command.replace("--namespace feed", f"--namespace {fleet.namespace}")],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+    assert len(commands(NAME)) >= 12
+    shell = environment(kubeconfig=fleet.plane.kubeconfig, programs=Path(testbed_binaries["kubectl"]).parent)
+    for command in commands(NAME):
+        ran = run(command.replace("--namespace feed", f"--namespace {fleet.namespace}"), within=shell)
         assert ran.returncode == 0, f"{command}\n{ran.stderr}\n{fleet.pool('ranker')}"
     assert fleet.pool("ranker")["spec"]["model"]["version"] == "8"
     assert {pod["metadata"]["labels"].get("grfleet.dev/model-version") for pod in kubelet.pods()} == {"7", "8"}

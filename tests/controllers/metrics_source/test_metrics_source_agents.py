@@ -13,7 +13,7 @@ from controllers.metrics_source.port import InstanceName, PoolMetrics, PoolName,
 from controllers.runtime.clock import FakeClock
 from dataplane.agent.report import serving_of
 from policies.measurement import Fresh, Missing, Stale
-from policies.preinference.observed import Rates
+from policies.preinference.observed import Rates, pool_sum
 from policies.scaling.types import Doubt
 from simulator.core.config import InstanceConfig
 from simulator.core.instance import GRInstanceCore
@@ -97,7 +97,7 @@ async def test_two_statuses_of_one_process_make_everything_fresh(world: World) -
     assert load.busy_slots == Fresh(value=1.0)
     assert load.live_prefix_bytes == Fresh(value=float(1 << 20))
     assert load.p99_ms == Fresh(value=30.0)
-    assert second.total(lambda i: i.queue) == Fresh(value=2.0)
+    assert pool_sum(second.instances, lambda i: i.queue) == Fresh(value=2.0)
 
 
 async def test_a_new_process_begins_anew_and_is_never_negative(world: World) -> None:
@@ -151,7 +151,7 @@ async def test_one_silent_instance_of_two_is_partial_and_named_by_its_doubt(worl
         await world.pass_time(10.0)
     assert (answer.state, answer.condition_reason) == (SourceState.PARTIAL, "Missing")
     assert answer.message.startswith("1 of 2 ready instances are in doubt")
-    assert answer.total(lambda i: i.queue) == Missing()
+    assert pool_sum(answer.instances, lambda i: i.queue) == Missing()
 
 
 async def test_an_instance_that_is_not_ready_raises_no_doubt(world: World) -> None:
@@ -161,7 +161,7 @@ async def test_an_instance_that_is_not_ready_raises_no_doubt(world: World) -> No
         answer = await world.read(ONE, starting)
         await world.pass_time(10.0)
     assert answer.state is SourceState.FRESH
-    assert answer.total(lambda i: i.queue) == Fresh(value=2.0)
+    assert pool_sum(answer.instances, lambda i: i.queue) == Fresh(value=2.0)
 
 
 async def test_an_idle_instance_without_a_latency_is_fresh(world: World) -> None:

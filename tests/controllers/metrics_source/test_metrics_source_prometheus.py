@@ -17,7 +17,7 @@ from controllers.metrics_source.port import InstanceName, PoolMetrics, PoolName,
 from controllers.metrics_source.prometheus import Connection, PrometheusMetrics, classify, connect_to
 from controllers.metrics_source.queries import QUERIES, SEEN_AT, Labels, markdown_table, selector_of
 from policies.measurement import Fresh, Missing, NotANumber, Stale
-from policies.preinference.observed import Rates
+from policies.preinference.observed import Rates, pool_sum
 from policies.scaling.types import Doubt
 from testbed.prometheus import prometheus_server
 
@@ -73,7 +73,7 @@ async def test_a_pool_that_nobody_scrapes_is_missing(site: Any) -> None:
     answer = await read(source_at(site.url), "nobody", 2)
     assert (answer.state, answer.condition_reason) == (SourceState.MISSING, "Missing")
     assert answer.instances[0].rates == Rates()
-    assert answer.total(lambda i: i.queue) == Missing()
+    assert pool_sum(answer.instances, lambda i: i.queue) == Missing()
 
 
 async def test_no_traffic_is_zero_and_fresh_although_its_latency_is_not_a_number(site: Any) -> None:

@@ -195,11 +195,11 @@ def test_numbers_wait_for_ten_seconds_and_transitions_for_one() -> None:
     stored = {**pool, "status": {**pool["status"], **first.status}}
     stored["status"]["conditions"] = [*pool["status"]["conditions"], *first.status["conditions"]]
     instances[0]["status"]["p99Ms"] = "77"
-    waiting = decide(observed(stored, *instances, write_ages=(4.0,)), at(4))
+    waiting = decide(observed(stored, *instances, write_ages_s=(4.0,)), at(4))
     assert waiting.status is None
     assert waiting.requeue_after == pytest.approx(6.0)
     instances[0]["status"]["agent"] = {"reachable": False}
-    hurried = decide(observed(stored, *instances, write_ages=(4.0,)), at(4))
+    hurried = decide(observed(stored, *instances, write_ages_s=(4.0,)), at(4))
     assert reason(hurried, "Ready")[0] == "False"
     assert [(word.level, word.reason) for word in hurried.announce] == [
         ("Warning", "SomeNotReady"),

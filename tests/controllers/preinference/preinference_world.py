@@ -11,7 +11,7 @@ import msgspec
 from loop_objects import at, instance_object, pool_object
 
 from controllers.lookup import Found, Lookup
-from controllers.metrics_source.port import InstanceName, PoolMetrics, PoolName, summarize
+from controllers.metrics_source.port import InstanceName, PoolMetrics, PoolName, summarise
 from controllers.parsed import ParsedObjects
 from controllers.preinference.controller import PreInferenceLoop
 from controllers.preinference.decide import Plan, decide
@@ -78,7 +78,7 @@ def load(name: str, *, offered: float = 0.0, refused: float = 0.0, ready: bool =
 
 def metrics(*loads: InstanceLoad) -> PoolMetrics:
     """What a source that can be reached says of these instances."""
-    return summarize(loads, window_s=60.0)
+    return summarise(loads, window_s=60.0)
 
 
 def policy(**spec: Any) -> Found[PreInferencePolicySpec]:
@@ -96,7 +96,7 @@ def observation(
     found: Lookup[PreInferencePolicySpec] | None = None,
     memory: Memory | None = None,
     now_s: float = 1000.0,
-    write_ages: tuple[float, ...] = (),
+    write_ages_s: tuple[float, ...] = (),
 ) -> Observation:
     """What the loop sees; without a memory one that is old enough to take missing measurements seriously."""
     return Observation(
@@ -115,7 +115,7 @@ def observation(
         metrics=measured,
         memory=memory or Memory(since_s=0.0, asked_s=now_s),
         now_s=now_s,
-        write_ages=write_ages,
+        write_ages_s=write_ages_s,
     )
 
 
@@ -158,7 +158,7 @@ class FakeSource:
         if self.broken is not None:
             return self.broken
         found = [self.loads.get(each.name, InstanceLoad(name=each.name, ready=each.ready)) for each in instances]
-        return summarize(
+        return summarise(
             [msgspec.structs.replace(each, ready=name.ready) for each, name in zip(found, instances, strict=True)], window_s=60.0
         )
 

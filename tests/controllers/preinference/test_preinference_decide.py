@@ -356,7 +356,7 @@ def test_a_number_that_changes_waits_its_turn() -> None:
         standing,
         metrics(load("a", offered=0.5), load("b", offered=0.5)),
         memory=first.memory,
-        write_ages=(4.0,),
+        write_ages_s=(4.0,),
     )
     plan = planned(seen)
     assert plan.status is None

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
+from documented import EXAMPLES, blocks, commands, environment, named_in_first_cells, read, run
 from preinference_site import Site
 
 from controllers.metrics_source import agents, prometheus
@@ -18,28 +16,26 @@ from crds.reasons import reasons_of
 from testbed.binaries import Binaries
 from testbed.control_plane import ControlPlane
 
-ROOT = Path(__file__).resolve().parents[3]
-PAGE = (ROOT / "docs" / "scaling.md").read_text()
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+NAME = "docs/scaling.md"
+PAGE = read(NAME)
 NOT_HERE = {"ScaledObject", None}  # another product's kind, and an adapter's configuration
 
 
 def objects() -> list[dict[str, object]]:
-    found = [each for label, body in BLOCKS if label == "yaml" for each in yaml.safe_load_all(body)]
+    found = [each for body in blocks(NAME, "yaml") for each in yaml.safe_load_all(body)]
     return [each for each in found if each.get("kind") not in NOT_HERE]
 
 
 def test_the_autoscaler_on_the_page_is_the_one_in_the_examples() -> None:
-    shown = [body for label, body in BLOCKS if label == "yaml" and "HorizontalPodAutoscaler" in body]
-    assert shown == [(ROOT / "docs" / "examples" / "hpa.yaml").read_text()]
+    shown = [body for body in blocks(NAME, "yaml") if "HorizontalPodAutoscaler" in body]
+    assert shown == [(EXAMPLES / "hpa.yaml").read_text()]
 
 
 @pytest.mark.parametrize("type_", ["PreInferenceScaled", "MetricsFresh"])
 def test_every_reason_is_explained_and_no_other(type_: str) -> None:
     known = {reason.name for reason in reasons_of(type_)}
     assert {name for name in known if f"`{name}`" not in PAGE} <= {"Fresh"}
-    table = PAGE.split("| `PreInferenceScaled` | means |", 1)[1].split("\n\n", 1)[0]
-    named = set(re.findall(r"`([A-Z]\w+)`", "".join(row.split("|")[1] for row in table.splitlines()[2:])))
+    named = named_in_first_cells(NAME, head="| `PreInferenceScaled` | means |")
     assert named == {reason.name for reason in reasons_of("PreInferenceScaled")}
 
 
@@ -61,18 +57,9 @@ def test_the_server_takes_the_objects_and_the_commands_run(
     assert [each["kind"] for each in here] == ["HorizontalPodAutoscaler", "GRServingPool", "PreInferencePolicy"]
     for each in here:
         crds_installed.kubectl("apply", "-n", site.namespace, "-f", "-", input=json.dumps(each))
-    commands = [line for label, body in BLOCKS if label == "sh" for line in body.splitlines() if line]
-    assert len(commands) >= 5
-    programs = Path(testbed_binaries["kubectl"]).parent
-    environment = {**os.environ, "KUBECONFIG": str(crds_installed.kubeconfig), "PATH": f"{programs}:{os.environ['PATH']}"}
-    for command in commands:
-        ran = subprocess.run(
-            ["bash", "-c", command.replace("--namespace feed", f"--namespace {site.namespace}")],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+    assert len(commands(NAME)) >= 5
+    shell = environment(kubeconfig=crds_installed.kubeconfig, programs=Path(testbed_binaries["kubectl"]).parent)
+    for command in commands(NAME):
+        ran = run(command.replace("--namespace feed", f"--namespace {site.namespace}"), within=shell)
         assert ran.returncode == 0, f"{command}\n{ran.stderr}"
     assert site.replicas("ranker") == 3
