@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from e2e_release import Object, Release, eventually
+from e2e_release import Object, Release
+
+from testbed.patience import eventually
 
 POOL_BYTES = 2 << 30
 RESTRICTED = {

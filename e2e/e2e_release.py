@@ -6,8 +6,7 @@ import json
 import os
 import shutil
 import subprocess
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,15 +19,6 @@ CHART = ROOT / "charts" / "grfleet"
 SYSTEM = "grfleet-system"
 _PARTS = "app.kubernetes.io/part-of=grfleet"
 Object = dict[str, Any]
-
-
-def eventually(check: Callable[[], Any], *, why: Callable[[], object] = lambda: "", timeout_seconds: float = 90) -> Any:
-    """Poll until the check returns something true."""
-    deadline = time.monotonic() + timeout_seconds
-    while not (found := check()):
-        assert time.monotonic() < deadline, f"not within {timeout_seconds:.0f} s: {why()}"
-        time.sleep(0.2)
-    return found
 
 
 def find_helm() -> Path | None:

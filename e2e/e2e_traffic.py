@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from e2e_pool import RESTRICTED, Pool
-from e2e_release import Object, eventually
+from e2e_release import Object
+
+from testbed.patience import eventually
 
 _CLIENT = Path(__file__).resolve().with_name("traffic_client.py")
 _NAME = "traffic"

@@ -16,11 +16,12 @@ from pathlib import Path
 
 import pytest
 from e2e_pool import Pool, managed_pool
-from e2e_release import ROOT, SYSTEM, Object, Release, eventually
+from e2e_release import ROOT, SYSTEM, Object, Release
 from e2e_traffic import Traffic, traffic
 
 from testbed.node.cluster import LocalCluster
 from testbed.node.provider import NotOfferedError
+from testbed.patience import eventually
 
 STILL = {"strategy": "Static", "bounds": {"fallbackEmbPercent": 50}, "step": {"maxPercentPerSecond": 50}}
 QUICK = {"churn": {"maxMovedPercent": 100, "windowSeconds": 1}, "warmup": {"maxSeconds": 3}, "drain": {"deadlineSeconds": 15}}

@@ -11,8 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 from e2e_pool import Pool, apply_managed, managed_pool
-from e2e_release import SYSTEM, Object, Release, eventually
+from e2e_release import SYSTEM, Object, Release
 from e2e_traffic import Traffic, traffic
+
+from testbed.patience import eventually
 
 pytestmark = pytest.mark.journey
 BRISK = {"strategy": "MissRatioCurve", "step": {"maxPercentPerSecond": 20, "deadbandPercent": 1, "intervalMs": 500}}

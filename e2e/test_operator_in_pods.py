@@ -7,7 +7,9 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from e2e_pool import Pool, pool_of_pods
-from e2e_release import SYSTEM, Object, Release, eventually
+from e2e_release import SYSTEM, Object, Release
+
+from testbed.patience import eventually
 
 STATIC = {"strategy": "Static", "bounds": {"fallbackEmbPercent": 40}, "step": {"maxPercentPerSecond": 50}}
 

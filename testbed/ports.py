@@ -29,6 +29,14 @@ class ReservedPort:
         self._socket.close()
 
 
+def free_port() -> int:
+    """A port that was free a moment ago, for a server that shares it with nobody; where it can, hold a `ReservedPort`."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 def wait_for_listener(port: int, *, timeout_seconds: float, check: Callable[[], None]) -> None:
     """Wait until somebody listens; `check` is called between attempts and may raise to give up early.
 

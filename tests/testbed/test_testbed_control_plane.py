@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -11,15 +9,7 @@ import pytest
 
 from testbed.binaries import Binaries
 from testbed.control_plane import ControlPlane, ControlPlaneError, KubectlError
-
-
-def eventually(check: Callable[[], bool], *, timeout_seconds: float = 30) -> bool:
-    deadline = time.monotonic() + timeout_seconds
-    while not check():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
+from testbed.patience import eventually
 
 
 def config_map(name: str, **metadata: object) -> dict[str, object]:

@@ -7,7 +7,7 @@ import json
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -34,6 +34,7 @@ from testbed.faults import (
     lists,
     writes,
 )
+from testbed.patience import eventually
 
 WATCH = Match(watch=True)
 
@@ -58,14 +59,6 @@ def maps(namespace: str) -> str:
 
 def config_map(name: str) -> dict[str, Any]:
     return {"metadata": {"name": name}, "data": {"a": "b"}}
-
-
-def eventually(look: Callable[[], Any], *, seconds: float = 10) -> Any:
-    end = time.monotonic() + seconds
-    while not (found := look()):
-        assert time.monotonic() < end, "nothing in time"
-        time.sleep(0.02)
-    return found
 
 
 class Watch:

@@ -6,8 +6,7 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +16,13 @@ import pytest
 from testbed import processes, release, state
 from testbed.binaries import Binaries
 from testbed.kwok import FakeCluster, why_not
+from testbed.patience import eventually
 from testbed.versions import PROGRAMS
 
 GATE = "grfleet.dev/warm"
 PODS_OF_KEPT = "/api/v1/namespaces/kept/pods"
 STRATEGIC = {"content-type": "application/strategic-merge-patch+json"}
 MERGE = {"content-type": "application/merge-patch+json"}
-
-
-def eventually(look: Callable[[], Any], *, seconds: float = 30) -> Any:
-    end = time.monotonic() + seconds
-    while not (found := look()):
-        assert time.monotonic() < end, "nothing in time"
-        time.sleep(0.05)
-    return found
 
 
 class Place:

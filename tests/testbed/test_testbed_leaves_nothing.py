@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ import pytest
 from testbed import processes, state
 from testbed.binaries import Binaries
 from testbed.control_plane import ControlPlane, ControlPlaneError
+from testbed.patience import eventually
 from testbed.processes import Identity
 
 # What a user's script may look like; it tells its control plane's name once everything runs.
@@ -36,15 +37,6 @@ with ControlPlane() as plane:
 def own_runtime_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing here may see, sweep or stop what other tests or the user are running."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-
-
-def eventually(check: Callable[[], bool], *, timeout_seconds: float = 20) -> bool:
-    deadline = time.monotonic() + timeout_seconds
-    while not check():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 class Caller:

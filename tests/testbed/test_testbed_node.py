@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from testbed.images import product
 from testbed.node.cluster import LocalCluster
 from testbed.node.namespaces import NodeError
 from testbed.node.runtime import BASE_IMAGE
+from testbed.patience import eventually
 
 RESTRICTED = {
     "runAsNonRoot": True,
@@ -64,13 +64,6 @@ def servers(replicas: int) -> list[dict[str, Any]]:
     spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
     service = {"selector": labels, "ports": [{"port": 80, "targetPort": 8000}]}
     return [named("apps/v1", "Deployment", "web", spec=spec), named("v1", "Service", "web", spec=service)]
-
-
-def eventually(check: Callable[[], bool], *, timeout_seconds: float = 60) -> None:
-    deadline = time.monotonic() + timeout_seconds
-    while not check():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.1)
 
 
 def apply(cluster: LocalCluster, space: str, *objects: dict[str, Any]) -> None:

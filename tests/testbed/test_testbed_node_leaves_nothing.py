@@ -6,8 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from testbed import processes, state
 from testbed.binaries import find_binaries
 from testbed.node.cluster import LocalCluster
 from testbed.node.runtime import BASE_IMAGE
+from testbed.patience import eventually
 from testbed.state import Record
 
 POD = ["run", "stays", f"--image={BASE_IMAGE}", "--image-pull-policy=Never", "--command", "--"]
@@ -42,15 +41,6 @@ def own_runtime_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def run_pod(cluster: LocalCluster) -> None:
     cluster.kubectl(*POD)
     cluster.kubectl("wait", "pod/stays", "--for=condition=Ready", "--timeout=60s")
-
-
-def eventually(check: Callable[[], bool], *, timeout_seconds: float = 30) -> bool:
-    deadline = time.monotonic() + timeout_seconds
-    while not check():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 class Traces:

@@ -11,8 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,6 +22,7 @@ from testbed.node.current_cluster import CurrentCluster
 from testbed.node.kind_cluster import KindCluster
 from testbed.node.namespaces import NodeError
 from testbed.node.provider import NotOfferedError
+from testbed.patience import eventually
 
 # A stand-in writes its name and arguments as one line of JSON, then plays its part with the arguments in `a`.
 PREAMBLE = """#!{python} -S
@@ -83,15 +82,6 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setenv("GRFLEET_TESTBED_ASSETS", str(found.folder))
     return found
-
-
-def eventually(check: Callable[[], bool], *, timeout_seconds: float = 20) -> bool:
-    deadline = time.monotonic() + timeout_seconds
-    while not check():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 # kind ----------------------------------------------------------------------------------------------------------------

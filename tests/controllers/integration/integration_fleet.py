@@ -5,11 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import os
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -18,19 +15,13 @@ from typing import Any, Self
 import httpx
 
 from testbed.control_plane import ControlPlane
+from testbed.patience import eventually
+from testbed.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 GROUP = "/apis/grfleet.dev/v1alpha1"
 POOL_BYTES = 2 << 30
 OPERATOR = [sys.executable, "-c", "from controllers.runtime.process import main; raise SystemExit(main())"]
-
-
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @dataclass
@@ -196,13 +187,3 @@ def condition(obj: dict[str, Any], type_: str) -> dict[str, Any]:
     """The condition of that type, or an empty one."""
     items = (obj.get("status") or {}).get("conditions") or []
     return next((item for item in items if item["type"] == type_), {})
-
-
-def eventually(look: Callable[[], Any], *, seconds: float = 60, why: Callable[[], Any] = lambda: "") -> Any:
-    """Poll until the look returns something true."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if found := look():
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"nothing within {seconds} s: {why()}")

@@ -7,9 +7,11 @@ import time
 from typing import Any
 
 import pytest
-from integration_fleet import Fleet, condition, eventually, pool_spec
+from integration_fleet import Fleet, condition, pool_spec
 from integration_kubelet import Kubelet
 from runtime_operator import OperatorProcess
+
+from testbed.patience import eventually
 
 pytestmark = pytest.mark.slow
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import httpx
 import pytest
-from integration_fleet import Fleet, condition, eventually
+from integration_fleet import Fleet, condition
 from runtime_operator import OperatorProcess
 
 from contract.table import unpack_slots
+from testbed.patience import eventually
 
 pytestmark = pytest.mark.slow
 

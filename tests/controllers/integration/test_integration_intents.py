@@ -10,8 +10,11 @@ from contextlib import contextmanager
 import httpx
 import pytest
 from aiohttp import web
-from integration_fleet import Fleet, Pair, condition, eventually, free_port
+from integration_fleet import Fleet, Pair, condition
 from runtime_operator import OperatorProcess
+
+from testbed.patience import eventually
+from testbed.ports import free_port
 
 pytestmark = pytest.mark.slow
 

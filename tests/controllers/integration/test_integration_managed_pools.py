@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integration_fleet import OPERATOR, Fleet, condition, eventually, pool_spec
+from integration_fleet import OPERATOR, Fleet, condition, pool_spec
 from integration_kubelet import Kubelet
 from runtime_operator import OperatorProcess, running_operator
+
+from testbed.patience import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -162,7 +164,7 @@ def test_a_new_model_version_rolls_on_only_as_the_new_instances_get_warm_and_bot
     assert condition(fleet.pool(), "Ready")["status"] == "True"
 
     cold = False
-    eventually(lambda: settled(fleet, 2), seconds=120, why=lambda: why(fleet))
+    eventually(lambda: settled(fleet, 2), timeout_seconds=120, why=lambda: why(fleet))
     assert {version: len(names) for version, names in pods_by_version(kubelet).items()} == {"2": 2}
     assert not old & set(fleet.names("grinstances"))
 
@@ -238,7 +240,7 @@ def test_deleting_a_managed_pool_leaves_nothing_and_one_of_the_same_name_starts_
 
     fleet.delete("grservingpools", "pool")
     fleet.apply("GRServingPool", "pool", managed(replicas=1))
-    eventually(lambda: settled(fleet, 1) and len(kubelet.pods()) == 1, seconds=90, why=lambda: why(fleet))
+    eventually(lambda: settled(fleet, 1) and len(kubelet.pods()) == 1, timeout_seconds=90, why=lambda: why(fleet))
     assert deployment(fleet)["metadata"]["uid"] != first
 
     fleet.delete("grservingpools", "pool")
@@ -250,7 +252,7 @@ def test_deleting_a_managed_pool_leaves_nothing_and_one_of_the_same_name_starts_
         pods = [pod["metadata"]["name"] for pod in kubelet.pods()]
         return [*others, *pods, *fleet.names("grinstances"), *deployment(fleet)]
 
-    eventually(lambda: not left(), seconds=90, why=left)
+    eventually(lambda: not left(), timeout_seconds=90, why=left)
 
 
 def test_at_rest_a_managed_pool_is_written_by_nobody_and_what_others_change_in_its_deployment_is_put_back(

@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from integration_fleet import OPERATOR, Fleet, Pair, condition, eventually
+from integration_fleet import OPERATOR, Fleet, Pair, condition
 from runtime_operator import OperatorProcess, running_operator
+
+from testbed.patience import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +38,7 @@ def test_the_mistakes_of_users_give_conditions_that_say_what_to_do(fleet: Fleet,
 
     # The entry that was in the way goes, and the other pool gets its instance without another word.
     fleet.delete("grservingpools", "a-b")
-    eventually(lambda: condition(fleet.pool("a"), "InstancesReady").get("reason") != "NameTaken", seconds=60)
+    eventually(lambda: condition(fleet.pool("a"), "InstancesReady").get("reason") != "NameTaken", timeout_seconds=60)
     assert fleet.instance("a-b-c")["spec"]["poolRef"] == "a"
 
 
@@ -57,7 +59,7 @@ def test_of_two_operators_one_acts_and_the_other_takes_over_from_a_killed_one(
         leader.child.kill()
         leader.child.wait()
         fleet.patch("hbmpolicies", "default", {"bounds": {"fallbackEmbPercent": 45}})
-        eventually(follower.leads, seconds=30)
+        eventually(follower.leads, timeout_seconds=30)
 
         def converged() -> bool:
             instance = fleet.instance("pool-i0")

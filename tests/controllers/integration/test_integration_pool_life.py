@@ -7,8 +7,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from integration_fleet import OPERATOR, POOL_BYTES, Fleet, Pair, condition, eventually
+from integration_fleet import OPERATOR, POOL_BYTES, Fleet, Pair, condition
 from runtime_operator import OperatorProcess, running_operator
+
+from testbed.patience import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -93,7 +95,7 @@ def test_deleting_a_pool_takes_its_instances_and_table_along_and_the_agent_keeps
 
     fleet.delete("grservingpools", "pool")
 
-    eventually(lambda: not fleet.names("grinstances") and not fleet.names("grroutingtables"), seconds=60)
+    eventually(lambda: not fleet.names("grinstances") and not fleet.names("grroutingtables"), timeout_seconds=60)
     assert not fleet.pool()
     assert httpx.get(f"{pair.agent_url}/agent/v1/status").json()["split"] == split
     events = fleet.api.get(f"/apis/events.k8s.io/v1/namespaces/{fleet.namespace}/events").json()["items"]

@@ -8,8 +8,10 @@ from typing import Any
 
 import httpx
 import pytest
-from integration_fleet import POOL_BYTES, Fleet, Pair, condition, eventually
+from integration_fleet import POOL_BYTES, Fleet, Pair, condition
 from runtime_operator import OperatorProcess
+
+from testbed.patience import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -64,7 +66,7 @@ def test_the_first_prefixes_bring_slots_and_memory_that_the_engine_enforces_and_
         wanted = fleet.instance("pool-i0")["spec"]["preInfer"]
         return bool((fleet.instance("pool-i0")["status"].get("preInfer") or {}) == wanted)
 
-    eventually(enforced, seconds=90, why=lambda: (fleet.instance("pool-i0"), told(pair)))
+    eventually(enforced, timeout_seconds=90, why=lambda: (fleet.instance("pool-i0"), told(pair)))
     said = told(pair)
     split, limits = said["split"], said["limits"]
     assert split["acceptedEmbBytes"] + split["acceptedKvBytes"] + limits["preInferBytes"] <= POOL_BYTES

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from testbed.debian import DebianError, ensure_debian_program
 from testbed.prometheus import Target, prometheus_server
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -62,15 +61,6 @@ class Site:
 
     url: str
     engines: dict[str, FakeEngine]
-
-
-@pytest.fixture(scope="session")
-def prometheus_program() -> Path:
-    """The server's binary; skips, with the reason, where it cannot be had."""
-    try:
-        return ensure_debian_program("prometheus", "prometheus")
-    except DebianError as error:
-        pytest.skip(f"no real Prometheus: {error}")
 
 
 @pytest.fixture(scope="module")

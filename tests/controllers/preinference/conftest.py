@@ -17,16 +17,6 @@ from preinference_site import Site  # noqa: E402 - only importable once the path
 from runtime_operator import operator_account  # noqa: E402
 
 from testbed.control_plane import ControlPlane  # noqa: E402
-from testbed.debian import DebianError, ensure_debian_program  # noqa: E402
-
-
-@pytest.fixture(scope="session")
-def prometheus_program() -> Path:
-    """The server's binary; skips, with the reason, where it cannot be had."""
-    try:
-        return ensure_debian_program("prometheus", "prometheus")
-    except DebianError as error:
-        pytest.skip(f"no real Prometheus: {error}")
 
 
 @pytest.fixture

@@ -5,11 +5,10 @@ The instances are made by the test, as the pool loop makes them from pods; the o
 
 from __future__ import annotations
 
-import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -116,14 +115,6 @@ def targets(address: str, namespace: str, pools: dict[str, Sequence[str]]) -> li
         for pool, names in pools.items()
         for name in names
     ]
-
-
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Site:
@@ -243,13 +234,3 @@ class Site:
     def _patch(self, plural: str, name: str, body: dict[str, Any], sub: str = "") -> None:
         answer = self.api.patch(self.path(plural, name, sub), json=body, headers=MERGE)
         assert answer.status_code == 200, answer.text
-
-
-def eventually(look: Callable[[], Any], *, seconds: float = 60, why: Callable[[], Any] = lambda: "") -> Any:
-    """Poll until the look returns something true."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if found := look():
-            return found
-        time.sleep(0.2)
-    raise AssertionError(f"nothing within {seconds} s: {why()}")

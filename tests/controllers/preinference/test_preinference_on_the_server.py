@@ -6,9 +6,11 @@ import time
 from pathlib import Path
 
 import pytest
-from preinference_site import OPERATOR, Engine, Site, eventually, exporter, free_port, targets
+from preinference_site import OPERATOR, Engine, Site, exporter, targets
 from runtime_operator import running_operator
 
+from testbed.patience import eventually
+from testbed.ports import free_port
 from testbed.prometheus import prometheus_server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
@@ -68,7 +70,7 @@ def test_a_pool_is_sized_held_through_an_outage_and_taken_up_again_where_it_was(
 
             with prometheus_server(prometheus_program, tmp_path, targets=scraped, port=port):
                 eventually(lambda: site.condition("ours", "MetricsFresh") == ("True", "Fresh"))
-                eventually(lambda: site.condition("unseen", "MetricsFresh") == ("False", "Missing"), seconds=120)
+                eventually(lambda: site.condition("unseen", "MetricsFresh") == ("False", "Missing"), timeout_seconds=120)
                 assert (site.replicas("ours"), site.capacity("ours-0"), site.capacity("manual-0")) == held
                 engines["ours-0"].nan_queue = True
                 eventually(lambda: site.condition("ours", "MetricsFresh") == ("False", "NotANumber"))

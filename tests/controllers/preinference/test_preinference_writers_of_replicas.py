@@ -11,7 +11,7 @@ import httpx
 import pytest
 import yaml
 from external_metrics import external_metrics
-from preinference_site import OPERATOR, Engine, Site, eventually, exporter, targets
+from preinference_site import OPERATOR, Engine, Site, exporter, targets
 from runtime_operator import running_operator
 
 from controllers.runtime.clock import SystemClock
@@ -19,6 +19,7 @@ from controllers.runtime.credentials import load_api_client
 from controllers.runtime.errors import Conflict
 from controllers.runtime.kube import HttpKubeApi, transport_of
 from controllers.runtime.resources import POOLS, Key
+from testbed.patience import eventually
 from testbed.prometheus import prometheus_server
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -56,7 +57,7 @@ def test_autoscaler_person_and_our_scaler_take_turns_and_never_write_together(
         apply_autoscaler(site)
 
         # The autoscaler scales; we set slots beside it, and say why there cannot be more.
-        eventually(lambda: site.replicas("ranker") == 5, seconds=90, why=lambda: autoscaler(site))
+        eventually(lambda: site.replicas("ranker") == 5, timeout_seconds=90, why=lambda: autoscaler(site))
         site.report("ranker", 5)
         eventually(lambda: site.condition("ranker", "PreInferenceScaled") == ("False", "LimitReached"))
         assert site.capacity("ranker-0") is not None
