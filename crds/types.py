@@ -202,8 +202,13 @@ PercentString = Annotated[str, StringConstraints(pattern=PERCENT, min_length=1, 
 """A percent from 0 to 100 with up to three decimals, in a string: "99.6"."""
 
 
-def _to_seconds(value: datetime) -> str:
-    return value.astimezone(UTC).replace(microsecond=0).strftime("%Y-%m-%dT%H:%M:%SZ")
+def rfc3339(moment: datetime) -> str:
+    """The moment in UTC with whole seconds, as the API writes times. Beyond the years 1 to 9999 the last one within."""
+    try:
+        utc = moment.astimezone(UTC)
+    except OverflowError:  # anybody may write 0001-01-01T00:00:00+23:00
+        utc = datetime.min.replace(tzinfo=UTC) if moment.year == 1 else datetime.max.replace(tzinfo=UTC)
+    return utc.replace(microsecond=0, tzinfo=None).isoformat() + "Z"
 
 
 def _written_out(value: Any) -> Any:
@@ -213,7 +218,7 @@ def _written_out(value: Any) -> Any:
     raise ValueError("a point in time is written as in 2026-01-31T12:00:00Z")
 
 
-Time = Annotated[AwareDatetime, BeforeValidator(_written_out), PlainSerializer(_to_seconds, return_type=str, when_used="json")]
+Time = Annotated[AwareDatetime, BeforeValidator(_written_out), PlainSerializer(rfc3339, return_type=str, when_used="json")]
 """A point in time, RFC 3339 with a zone on the wire, whole seconds."""
 
 _UNITS = {

@@ -22,6 +22,7 @@ from crds.instance import DrainReason
 from policies.scaling.victims import Candidate, choose_victims, order_of_leaving
 
 _COST_ORIGIN = 3_900_000_000
+_LOWEST_COST = -(1 << 31)
 _OUR_COSTS_BELOW = -1_000_000_000
 """Deletion costs of ours are the second of the choice minus an origin: within 32 bits, and below what people use."""
 
@@ -136,7 +137,7 @@ def _is_drained(pod: Pod, scene: Scene, drain: Mapping[str, Any], now: datetime)
         return True
     said = find_condition(conditions_of(instance.stored), "Drained")
     # An older word belongs to an earlier drain that was called off.
-    return said is not None and said["status"] == "True" and str(said["lastTransitionTime"]) >= str(drain["startedAt"])
+    return said is not None and said["status"] == "True" and str(said["lastTransitionTime"]) >= timestamp(_started(drain))
 
 
 def _candidate(pod: Pod, scene: Scene, now: datetime) -> Candidate:
@@ -192,7 +193,7 @@ def _deadline(drain: Mapping[str, Any]) -> datetime:
 
 
 def _cost(drain: Mapping[str, Any]) -> str:
-    return str(int(_started(drain).timestamp()) - _COST_ORIGIN)
+    return str(max(_LOWEST_COST, int(_started(drain).timestamp()) - _COST_ORIGIN))
 
 
 def _our_cost(pod: Pod) -> bool:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal
 
 from crds.reasons import check_condition
+from crds.types import rfc3339
 
 Status = Literal["True", "False", "Unknown"]
 
@@ -96,4 +97,4 @@ def conditions_of(obj: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def timestamp(moment: datetime) -> str:
     """RFC 3339 in UTC with whole seconds, as the API writes times."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return rfc3339(moment)

@@ -299,3 +299,14 @@ def test_a_status_that_cannot_be_true_is_named_before_anybody_acts_on_it(changes
     assert problem is not None
     assert named in problem
     assert problem_of(idle_status(), usable_bytes=None) is None
+
+
+@pytest.mark.parametrize(
+    "started", ["0001-01-01T00:00:00+23:00", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "9999-12-31T23:59:59-12:00"]
+)
+def test_a_drain_from_beyond_the_calendar_is_reported_like_another(started: str) -> None:
+    said = condition_item("Drained", "True", "NothingInFlight", generation=1)
+    seen = leaving(drain={**DRAIN, "startedAt": started}, old={"conditions": [said]})
+    assert drained_of(seen) == ("True", "NothingInFlight")
+    again = GRInstance.parse({**seen.stored, "status": status_of(seen, NOW)[0]}).to_wire()
+    assert GRInstance.parse(again).spec.drain is not None

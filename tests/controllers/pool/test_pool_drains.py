@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from loop_objects import NOW, at, condition_item
@@ -62,6 +63,35 @@ def test_a_drained_victim_lets_the_deployment_shrink_by_one_and_so_does_a_deadli
     assert leaving(pods, wanted=1, scale=2, drains=drains).replicas is None
     assert leaving(pods, wanted=1, scale=2, drains=drains, drained={"b"}).replicas == 1
     assert leaving(pods, wanted=1, scale=2, drains={"b": scale_down(-DEADLINE)}).replicas == 1
+
+
+ODD_TIMES = [
+    "0001-01-01T00:00:00+23:00",
+    "0001-01-01T00:00:00Z",
+    "1970-01-01T00:00:00Z",
+    "2026-04-01T12:00:00.123456789Z",
+    "9999-12-31T23:59:59Z",
+    "9999-12-31T23:59:59-12:00",
+]
+
+
+@pytest.mark.parametrize("started", ODD_TIMES)
+@pytest.mark.parametrize("wanted", [1, 2])
+@pytest.mark.parametrize("seconds", [0, 86_400])
+def test_a_drain_that_somebody_wrote_by_hand_is_judged_like_another_and_costs_what_the_api_takes(
+    started: str, wanted: int, seconds: int
+) -> None:
+    drain = {"reason": "ScaleDown", "startedAt": started, "deadlineSeconds": seconds}
+    plan = leaving([pod("a"), pod("b")], wanted=wanted, scale=2, drains={"b": drain})
+    assert set(plan.drains) == ({"b"} if wanted == 1 else set())
+    assert all(cost is None or -(2**31) <= int(cost) < 2**31 for cost in plan.costs.values())
+    ending = leaving([pod("b", terminating=True)], wanted=1, scale=1, drains={"b": drain})
+    assert set(ending.drains) == {"b"}
+
+
+def test_times_in_other_zones_are_compared_as_times() -> None:
+    drain = {"reason": "ScaleDown", "startedAt": "2026-05-01T13:59:50+02:00", "deadlineSeconds": DEADLINE}  # ten seconds ago
+    assert leaving([pod("a"), pod("b")], wanted=1, scale=2, drains={"b": drain}, drained={"b"}).replicas == 1
 
 
 def test_a_word_about_an_earlier_drain_is_not_taken_for_this_one() -> None:
