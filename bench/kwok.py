@@ -17,7 +17,7 @@ from bench.kwok_site import BareWatcher, PodSite, store_complete, until
 from bench.operator import ended_by_sigterm
 from bench.operator_farm import AgentFarm
 from bench.operator_site import AuditLog, OperatorProcess, audit_flags
-from bench.report import Result, publish, summarise
+from bench.report import Result, publish, single, summarise
 from testbed.kwok import FakeCluster
 from testbed.ports import ReservedPort
 
@@ -128,12 +128,12 @@ def measure(sizes: Sizes, *, seed: int) -> list[Result]:
         site.scale(0)
         gone_s = until(site.empty, "no pod is left")
     return [
-        _one(f"{sizes.nodes} fake nodes: control plane up and all Ready", nodes_s, "s"),
+        single(f"{sizes.nodes} fake nodes: control plane up and all Ready", nodes_s, "s"),
         *_of_arrival(arrival, sizes.pods),
         *_of_restarts(restarts, sizes.pods),
-        _one(f"{sizes.rest_seconds:.0f} s at rest, {sizes.pods} pods: share of a core", rest[0], "%", baseline=rest[1]),
+        single(f"{sizes.rest_seconds:.0f} s at rest, {sizes.pods} pods: share of a core", rest[0], "%", baseline=rest[1]),
         *adoption,
-        _one(f"{sizes.pods} pods: from scale 0 until none is left", gone_s, "s"),
+        single(f"{sizes.pods} pods: from scale 0 until none is left", gone_s, "s"),
     ]
 
 
@@ -185,20 +185,16 @@ def _rest(site: PodSite, seconds: float) -> tuple[float, float]:
 # From measurements to rows ------------------------------------------------------------------------------------------
 
 
-def _one(name: str, value: float, unit: str, *, baseline: float | None = None, goal: float | None = None) -> Result:
-    return summarise(name, [value], unit=unit, baseline=baseline, goal=goal)
-
-
 def _of_arrival(arrival: Arrival, pods: int) -> list[Result]:
     operator, bare, cluster = arrival.operator, arrival.bare, arrival.cluster_cpu
     title = f"{pods} pods arrive"
     return [
-        _one(f"{title}: until all are Ready", arrival.ready_s, "s"),
-        _one(f"{title}: CPU of API server, etcd, controllers, scheduler and kwok", sum(cluster.values()), "s"),
-        _one(f"{title}: operator's CPU to watch and keep them", operator.cpu_s, "s", baseline=bare.cpu_s),
-        _one(f"{title}: operator's CPU per pod", 1000 * operator.cpu_s / pods, "ms", baseline=1000 * bare.cpu_s / pods),
-        _one(f"{title}: operator's RSS grown", operator.grown_mib, "MiB", baseline=bare.grown_mib),
-        _one(f"{title}: operator's RSS at most", operator.rss_mib, "MiB", baseline=bare.rss_mib, goal=150.0),
+        single(f"{title}: until all are Ready", arrival.ready_s, "s"),
+        single(f"{title}: CPU of API server, etcd, controllers, scheduler and kwok", sum(cluster.values()), "s"),
+        single(f"{title}: operator's CPU to watch and keep them", operator.cpu_s, "s", baseline=bare.cpu_s),
+        single(f"{title}: operator's CPU per pod", 1000 * operator.cpu_s / pods, "ms", baseline=1000 * bare.cpu_s / pods),
+        single(f"{title}: operator's RSS grown", operator.grown_mib, "MiB", baseline=bare.grown_mib),
+        single(f"{title}: operator's RSS at most", operator.rss_mib, "MiB", baseline=bare.rss_mib, goal=150.0),
     ]
 
 
@@ -220,9 +216,9 @@ def _of_restarts(found: list[tuple[Cost, Cost]], pods: int) -> list[Result]:
 def _of_adoption(found: Adoption) -> list[Result]:
     title, bare = f"a pool adopts {found.pods} pods", found.bare
     return [
-        _one(f"{title}: until all are ready instances in the table", found.ready_s, "s", baseline=bare["wall_s"]),
-        _one(f"{title}: operator's CPU until nothing is written any more", found.cpu_s, "s", baseline=bare["cpu_s"]),
-        _one(f"{title}: operator's writes per instance", found.writes / found.pods, "", baseline=1.0),
-        _one(f"{title}: looks at agents per instance", found.polls / found.pods, ""),
-        _one(f"{title}: operator's RSS at most", found.rss_mib, "MiB", baseline=bare["rss_mib"], goal=150.0),
+        single(f"{title}: until all are ready instances in the table", found.ready_s, "s", baseline=bare["wall_s"]),
+        single(f"{title}: operator's CPU until nothing is written any more", found.cpu_s, "s", baseline=bare["cpu_s"]),
+        single(f"{title}: operator's writes per instance", found.writes / found.pods, "", baseline=1.0),
+        single(f"{title}: looks at agents per instance", found.polls / found.pods, ""),
+        single(f"{title}: operator's RSS at most", found.rss_mib, "MiB", baseline=bare["rss_mib"], goal=150.0),
     ]

@@ -19,7 +19,7 @@ from types import FrameType
 from bench.operator_farm import AgentFarm
 from bench.operator_phases import ColdStart, Failover, Rest, Restart, cold_start, failovers, restart
 from bench.operator_site import MANIFESTS, Site, audit_flags
-from bench.report import Result, publish, summarise
+from bench.report import Result, publish, single, summarise
 from testbed.control_plane import ControlPlane
 from testbed.kinds import install_kinds
 
@@ -102,26 +102,22 @@ def measure(sizes: Sizes, *, seed: int) -> tuple[list[Result], list[str]]:
 # From measurements to rows -----------------------------------------------------------------------------------------
 
 
-def _one(name: str, value: float, unit: str, *, baseline: float | None = None, goal: float | None = None) -> Result:
-    return summarise(name, [value], unit=unit, baseline=baseline, goal=goal)
-
-
 def _of_cold(cold: ColdStart, costs: Costs | None, *, goals: bool) -> list[Result]:
     title, n = f"cold, {cold.instances} instances", cold.instances
     write = costs.write if costs is not None else {}
     return [
-        _one(f"{title}: CPU", cold.cpu_s, "s", baseline=write.get("cpu_s"), goal=10.0 if goals else None),
-        _one(f"{title}: wall", cold.wall_s, "s", baseline=write.get("wall_s")),
-        _one(f"{title}: writes to an instance", cold.instance_writes / n, "", baseline=1.0, goal=1.0 if goals else None),
-        _one(f"{title}: all writes per instance", (cold.all_writes + cold.events) / n, "", baseline=1.0),
-        _one(f"{title}: agent calls per instance", (cold.polls + cold.pushes) / n, ""),
-        _one(
+        single(f"{title}: CPU", cold.cpu_s, "s", baseline=write.get("cpu_s"), goal=10.0 if goals else None),
+        single(f"{title}: wall", cold.wall_s, "s", baseline=write.get("wall_s")),
+        single(f"{title}: writes to an instance", cold.instance_writes / n, "", baseline=1.0, goal=1.0 if goals else None),
+        single(f"{title}: all writes per instance", (cold.all_writes + cold.events) / n, "", baseline=1.0),
+        single(f"{title}: agent calls per instance", (cold.polls + cold.pushes) / n, ""),
+        single(
             f"{title}: CPU per write",
             1000.0 * cold.cpu_s / max(1, cold.all_writes + cold.events),
             "ms",
             baseline=1000.0 * write["cpu_s"] / n if write else None,
         ),
-        _one(f"{title}: RSS at most", cold.rss_mib, "MiB", baseline=write.get("rss_mib"), goal=150.0 if goals else None),
+        single(f"{title}: RSS at most", cold.rss_mib, "MiB", baseline=write.get("rss_mib"), goal=150.0 if goals else None),
     ]
 
 
@@ -145,10 +141,10 @@ def _of_restarts(found: Sequence[Restart], costs: Costs, *, instances: int) -> l
 def _of_rest(rest: Rest, *, instances: int) -> list[Result]:
     title = f"{rest.seconds:.0f} s at rest, {instances} instances"
     return [
-        _one(f"{title}: writes", rest.writes, "", goal=0.0),
-        _one(f"{title}: reads", rest.reads, "", goal=0.0),
-        _one(f"{title}: watches renewed", rest.watches, ""),
-        _one(f"{title}: share of a core, polls included", rest.core_percent, "%"),
+        single(f"{title}: writes", rest.writes, "", goal=0.0),
+        single(f"{title}: reads", rest.reads, "", goal=0.0),
+        single(f"{title}: watches renewed", rest.watches, ""),
+        single(f"{title}: share of a core, polls included", rest.core_percent, "%"),
     ]
 
 
@@ -157,9 +153,9 @@ def _of_observation(rest: Rest, costs: Costs, *, instances: int) -> list[Result]
     polls = rest.polls_per_second
     bare_percent = 100.0 * costs.poll["work_cpu_s"] * polls / instances
     return [
-        _one(f"{title}: share of a core", rest.core_percent, "%", baseline=bare_percent, goal=30.0),
-        _one(f"{title}: polls per second", polls, "1/s", baseline=instances / POLL_SECONDS),
-        _one(
+        single(f"{title}: share of a core", rest.core_percent, "%", baseline=bare_percent, goal=30.0),
+        single(f"{title}: polls per second", polls, "1/s", baseline=instances / POLL_SECONDS),
+        single(
             f"{title}: CPU per poll",
             10.0 * rest.core_percent / polls if polls else 0.0,
             "ms",

@@ -72,6 +72,11 @@ def summarise(
     )
 
 
+def single(name: str, value: float, unit: str, *, baseline: float | None = None, goal: float | None = None) -> Result:
+    """A figure that was measured once."""
+    return summarise(name, [value], unit=unit, baseline=baseline, goal=goal)
+
+
 def publish(name: str, results: Sequence[Result], *, seed: int, quick: bool, as_json: bool, notes: str = "") -> None:
     """Print the table, save the long form (full runs only), and end stdout with one JSON array if asked."""
     console = Console(stderr=as_json)
