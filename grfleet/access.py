@@ -202,7 +202,13 @@ def explained(cluster: Cluster) -> Iterator[None]:
         yield
     except ReconcileError as error:
         raise Failed(why(error, cluster)) from error
-    except (AttributeError, KeyError, TypeError, ValueError) as error:  # an answer of another shape, or no JSON at all
+    except (
+        AttributeError,
+        KeyError,
+        TypeError,
+        ValueError,
+        RecursionError,
+    ) as error:  # an answer of another shape, or no JSON at all
         raise Failed(f"what answers at {cluster.host} is no Kubernetes API server; check KUBECONFIG and --context") from error
 
 

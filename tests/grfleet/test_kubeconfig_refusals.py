@@ -14,7 +14,18 @@ from typer.testing import CliRunner
 from grfleet.cli import app
 
 
-@pytest.mark.parametrize("answer", ["<html>welcome</html>", "[]", '{"items": 3}', '{"items": [1]}', "null", '{"metadata": {}}'])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "<html>welcome</html>",
+        "[]",
+        '{"items": 3}',
+        '{"items": [1]}',
+        "null",
+        '{"metadata": {}}',
+        pytest.param("[" * 99_999, id="deep"),
+    ],
+)
 @pytest.mark.parametrize("command", [("top",), ("decisions", "ranker-a")])
 def test_what_is_no_api_server_is_named_as_such(answer: str, command: tuple[str, ...], tmp_path: Path) -> None:
     class Other(BaseHTTPRequestHandler):
