@@ -33,6 +33,7 @@ from crds.instance import SourceKind
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,62}")
 _REPLICA_SET_HASH = "pod-template-hash"
 _OVER = frozenset({"Succeeded", "Failed"})
+_CRASHED = "CrashLoopBackOff"
 _FAILING = frozenset(
     {
         "ErrImagePull",
@@ -40,7 +41,7 @@ _FAILING = frozenset(
         "InvalidImageName",
         "ErrImageNeverPull",
         "ImageInspectError",
-        "CrashLoopBackOff",
+        _CRASHED,
         "CreateContainerConfigError",
         "CreateContainerError",
         "RunContainerError",
@@ -132,10 +133,12 @@ class Pod:
         return {**source, "modelVersion": version} if version is not None else source
 
     def failure(self) -> str | None:
-        """Why it cannot start, in a word or two, or None."""
+        """Why it cannot start, in a word or two and with the command that tells more, or None."""
         for each in self._status.get("waiting") or ():
-            if each["reason"] in _FAILING:
-                return f"container {each['container']}: {each['reason']}"
+            container, reason = each["container"], each["reason"]
+            if reason in _FAILING:
+                look = f"logs {self.name} -c {container} --previous" if reason == _CRASHED else f"describe pod {self.name}"
+                return f"container {container}: {reason} (kubectl {look} tells why)"
         scheduled = self._condition("PodScheduled")
         if scheduled.get("status") == "False":
             return f"{scheduled.get('reason', 'Unschedulable')}: {scheduled.get('message', '')}".rstrip(": ")

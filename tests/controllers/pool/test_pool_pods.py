@@ -241,7 +241,9 @@ def test_pods_that_cannot_be_made_or_do_not_start_are_said_with_the_reason() -> 
     assert reason == "PodsFailing"
     assert "violates PodSecurity" in message
     reason, message = problem(pool, pods=[pod("a", waiting="ImagePullBackOff", ready=False, warm=False)])
-    assert (reason, "pod a: container engine: ImagePullBackOff" in message) == ("PodsFailing", True)
+    assert (reason, "pod a: container engine: ImagePullBackOff (kubectl describe pod a tells" in message) == ("PodsFailing", True)
+    reason, message = problem(pool, pods=[pod("a", waiting="CrashLoopBackOff", ready=False, warm=False)])
+    assert "pod a: container engine: CrashLoopBackOff (kubectl logs a -c engine --previous tells why)" in message
     stuck = failing("Progressing", "False", "ProgressDeadlineExceeded", "ReplicaSet has timed out")
     assert problem(pool, deployment=stuck) == (
         "PodsFailing",
