@@ -28,6 +28,8 @@ CALM_REASONS = frozenset(
         "ScalingDown",
     }
 )
+# How every new pool begins; what keeps it there is announced by the condition that says why (InstancesReady).
+BEGINNINGS = frozenset({("Ready", "NoInstanceReady"), ("TablePublished", "NoInstances")})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class Announcement:
 def announcements(before: Sequence[Mapping[str, Any]], after: Iterable[Condition]) -> tuple[Announcement, ...]:
     """Events for the conditions in `after` that differ from those in `before` by status, or by reason while not True.
 
-    A condition that appears for the first time, or was unknown, is announced only if it reports a problem.
+    A condition that appears for the first time, or was unknown, is announced only if it reports a problem that no new pool has.
     """
     found = []
     for condition in after:
@@ -51,7 +53,7 @@ def announcements(before: Sequence[Mapping[str, Any]], after: Iterable[Condition
         if condition.type in UNANNOUNCED_TYPES or condition.status == "Unknown":
             continue
         if old is None:
-            changed = problem
+            changed = problem and (condition.type, condition.reason) not in BEGINNINGS
         else:
             recovered = condition.status == "True" and old["status"] == "False"
             changed = recovered or (condition.status == "False" and (old["status"], old["reason"]) != ("False", condition.reason))

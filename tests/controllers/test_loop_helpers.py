@@ -190,6 +190,8 @@ def test_events_are_for_transitions_and_first_problems_only() -> None:
     assert announcements([condition_item("Ready", "Unknown", "Pending")], [ready]) == ()
     assert [word.reason for word in announcements(broken, [none])] == ["NoInstanceReady"]
     assert [(word.level, word.reason) for word in announcements(broken, [ready])] == [("Normal", "AllInstancesReady")]
+    assert announcements([], [none, Condition("TablePublished", "False", "NoInstances", "the first table follows")]) == ()
+    assert [word.reason for word in announcements([], [Condition("InstancesReady", "False", "NoneFound")])] == ["NoneFound"]
     moving = Condition("SplitSettled", "False", "SomeMoving", "1 of 2")
     assert announcements([condition_item("SplitSettled", "True", "Settled")], [moving]) == ()
 
