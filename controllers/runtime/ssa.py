@@ -74,23 +74,53 @@ def _list_matches(desired: Sequence[Any], current: Sequence[Any], fields: Mappin
     owned = {name: below for name, below in fields.items() if name != "."}
     if len(owned) != len(desired):
         return False
-    return all(_item_matches(name, below, desired, current) for name, below in owned.items())
+    wanted, found = _Items(desired), _Items(current)
+    return all(_item_matches(name, below, wanted, found) for name, below in owned.items())
 
 
-def _item_matches(name: str, below: Mapping[str, Any], desired: Sequence[Any], current: Sequence[Any]) -> bool:
+def _item_matches(name: str, below: Mapping[str, Any], desired: _Items, current: _Items) -> bool:
     mark, _, text = name.partition(":")
     if mark == "v":
         value = json.loads(text)
-        return value in desired and value in current
+        return desired.has(value) and current.has(value)
     if mark == "k":
         key = json.loads(text)
-        wanted, found = _item_with(key, desired), _item_with(key, current)
+        wanted, found = desired.at(key), current.at(key)
         return wanted is not None and found is not None and _matches(wanted, found, below)
     return False
 
 
-def _item_with(key: Mapping[str, Any], items: Sequence[Any]) -> Any | None:
-    for item in items:
-        if isinstance(item, Mapping) and all(item.get(name) == value for name, value in key.items()):
-            return item
-    return None
+class _Items:
+    """A list whose items are found by value or by some of their fields. People write lists of ten thousand items, and who walks
+    through one for each of its items holds up everybody else for minutes."""
+
+    def __init__(self, items: Sequence[Any]) -> None:
+        self._items = items
+        self._indexes: dict[tuple[str, ...] | None, dict[Any, Any]] = {}
+
+    def has(self, value: Any) -> bool:
+        """Whether the value is one of the items."""
+        return _frozen(value) in self._index(None)
+
+    def at(self, key: Mapping[str, Any]) -> Any | None:
+        """The first item with these fields, or None."""
+        names = tuple(key)
+        return self._index(names).get(_frozen([key[name] for name in names]))
+
+    def _index(self, names: tuple[str, ...] | None) -> dict[Any, Any]:
+        index = self._indexes.get(names)
+        if index is None:
+            index = self._indexes[names] = {}
+            for item in self._items:
+                if names is None:
+                    index.setdefault(_frozen(item), item)
+                elif isinstance(item, Mapping):
+                    index.setdefault(_frozen([item.get(name) for name in names]), item)
+        return index
+
+
+def _frozen(value: Any) -> Any:
+    """The value as a key: equal for what is equal."""
+    if isinstance(value, Mapping):
+        return frozenset((name, _frozen(each)) for name, each in value.items())
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value

@@ -243,6 +243,44 @@ def test_an_apply_is_skipped_only_if_values_and_ownership_are_right(wanted: Any,
     assert already_applied(desired(spec=wanted), instance(FIELDS, spec=live), field_manager="grfleet-pool") is same
 
 
+class _CountedItem(dict[str, Any]):
+    """An item of a list that counts how often somebody reads a field of any of them."""
+
+    reads = 0
+
+    def get(self, name: str, default: Any = None) -> Any:
+        type(self).reads += 1
+        return super().get(name, default)
+
+
+@pytest.mark.parametrize("last", ["x", "y"])
+def test_a_list_of_ten_thousand_items_is_walked_through_a_few_times_and_not_once_for_each_item(last: str) -> None:
+    """A template may have them, and while they are compared no other pool is looked at and no Lease renewed."""
+    many = 10_000
+    owned = {f'k:{{"name":"V{number}"}}': {".": {}, "f:name": {}, "f:value": {}} for number in range(many)}
+    wanted, live = ([_CountedItem(name=f"V{number}", value="x") for number in range(many)] for _ in range(2))
+    live[-1]["value"] = last
+    _CountedItem.reads = 0
+    stored = instance({"f:spec": {"f:env": owned}}, spec={"env": live})
+    assert already_applied(desired(spec={"env": wanted}), stored, field_manager="grfleet-pool") is (last == "x")
+    assert _CountedItem.reads <= 8 * many
+
+
+@pytest.mark.parametrize(
+    ("wanted", "live", "same"),
+    [
+        (["a", "b"], ["b", "a", "c"], True),
+        (["a", "b"], ["a"], False),
+        ([1, "b"], ["a", "b"], False),
+        ([{"x": [1]}, "b"], [{"x": [1]}, "b"], False),
+    ],
+)
+def test_a_set_is_compared_by_its_values(wanted: Any, live: Any, same: bool) -> None:
+    owned = {"f:spec": {"f:finalizers": {'v:"a"': {}, 'v:"b"': {}}}}
+    stored = instance(owned, spec={"finalizers": live})
+    assert already_applied(desired(spec={"finalizers": wanted}), stored, field_manager="grfleet-pool") is same
+
+
 def test_another_manager_s_or_another_subresource_s_ownership_does_not_count() -> None:
     live = instance(FIELDS, spec=SPEC)
     assert not already_applied(desired(spec=SPEC), live, field_manager="grfleet-allocation")
