@@ -58,13 +58,13 @@ class Restraint:
 
     So a loop spends at most a hundredth of a core on one pool, however large it is and however often its instances change; a
     small pool never notices. While many pools change at once, as at a cold start, each waits longer: the loop spends at most a
-    tenth of a core on all of them. What a look costs is read from a clock that goes on while the machine does something else or
-    sleeps, so the pause has an end: a look during which the process stood still for a minute must not leave the pool alone for
-    twenty.
+    twentieth of a core on all of them. What a look costs is read from a clock that goes on while the machine does something else
+    or sleeps, so the pause has an end: a look during which the process stood still for a minute must not leave the pool alone
+    for twenty.
     """
 
     SHARE = 100.0
-    SHARE_OF_ALL = 10.0
+    SHARE_OF_ALL = 20.0
     LONGEST_SECONDS = 10.0
 
     def __init__(self) -> None:

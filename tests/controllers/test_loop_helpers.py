@@ -85,13 +85,13 @@ def test_a_look_that_took_long_is_not_repeated_soon() -> None:
     assert restraint.seconds_left("y", now_s=12.0) == 0
 
 
-def test_looks_at_many_pools_that_change_at_once_take_a_tenth_of_a_core_together() -> None:
+def test_looks_at_many_pools_that_change_at_once_take_a_twentieth_of_a_core_together() -> None:
     restraint = Restraint()
     for number in range(40):
         restraint.note(number, began_s=100.0, ended_s=100.003)
-    assert restraint.seconds_left(7, now_s=100.003) == pytest.approx(40 * 10 * 0.003)
+    assert restraint.seconds_left(7, now_s=100.003) == pytest.approx(40 * 20 * 0.003)
     restraint.forget(0)
-    assert restraint.seconds_left(7, now_s=100.003) == pytest.approx(39 * 10 * 0.003)
+    assert restraint.seconds_left(7, now_s=100.003) == pytest.approx(39 * 20 * 0.003)
     restraint.note(7, began_s=120.0, ended_s=120.003)  # the others have come to rest
     assert restraint.seconds_left(7, now_s=120.003) == pytest.approx(0.3)
 
