@@ -12,9 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
-
-from testbed.images import product
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "first-pods.md").read_text()
@@ -62,11 +59,3 @@ def test_the_page_leads_from_nothing_to_pods_that_are_resized_rolled_and_replace
     assert output.count("grservingpool.grfleet.dev/ranker condition met") == 4
     assert "Decisions of ranker-" in output
     assert "stopped https://127.0.0.1:" in output
-
-
-def test_the_pool_of_the_page_names_the_image_that_is_made_and_the_model_it_serves(tmp_path: Path) -> None:
-    pool = yaml.safe_load((ROOT / "docs" / "examples" / "emulated-pool.yaml").read_text())["spec"]
-    (engine,) = pool["instances"]["managed"]["template"]["spec"]["containers"]
-
-    assert engine["image"] == product.build_release(tmp_path / "images.tar")["reference-engine"]
-    assert f"--model={pool['model']['name']}:{pool['model']['version']}" in engine["args"]
