@@ -159,9 +159,10 @@ class Fleet:
             i["metadata"]["name"] for i in self.api.get(f"{GROUP}/namespaces/{self.namespace}/{plural}").json()["items"]
         )
 
-    def wait_for_condition(self, resource: str, condition: str, *, seconds: int = 60) -> None:
-        """What a user does: `kubectl wait`."""
-        self.plane.kubectl("wait", f"--for=condition={condition}", f"--timeout={seconds}s", "-n", self.namespace, resource)
+    def wait_for_condition(self, resource: str, condition: str, *, seconds: int = 150) -> None:
+        """What a user does: `kubectl wait`. After a burst of changes a pool's word may be a minute late, on a busy machine more."""
+        wait = ("wait", f"--for=condition={condition}", f"--timeout={seconds}s", "-n", self.namespace, resource)
+        self.plane.kubectl(*wait, timeout_seconds=seconds + 30)
 
     def versions(self) -> dict[str, str]:
         """resourceVersion of every object of ours in the namespace."""

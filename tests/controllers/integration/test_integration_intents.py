@@ -90,7 +90,7 @@ def test_an_agent_that_vanishes_is_reported_and_one_that_comes_back_without_memo
     assert fleet.table()["status"]["instances"], "a silent instance keeps its users for the time of grace"
 
     pair.start_agent(fleet.intent_key())
-    fleet.wait_for_condition("grservingpool/pool", "Ready", seconds=60)
+    fleet.wait_for_condition("grservingpool/pool", "Ready")
     eventually(lambda: holds_present_intent(fleet, pair, "pool-i0"))
     eventually(lambda: condition(fleet.instance("pool-i0"), "PolicyHealthy").get("status") == "True")
 

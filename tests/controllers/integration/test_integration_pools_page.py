@@ -70,6 +70,7 @@ def test_every_reason_of_the_condition_is_explained_and_no_other() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_the_server_takes_the_objects_and_the_commands_run(
     fleet: Fleet, managing: OperatorProcess, kubelet: Kubelet, testbed_binaries: Binaries
 ) -> None:
@@ -77,7 +78,7 @@ def test_the_server_takes_the_objects_and_the_commands_run(
     assert len(commands(NAME)) >= 12
     shell = environment(kubeconfig=fleet.plane.kubeconfig, programs=Path(testbed_binaries["kubectl"]).parent)
     for command in commands(NAME):
-        ran = run(command.replace("--namespace feed", f"--namespace {fleet.namespace}"), within=shell)
+        ran = run(command.replace("--namespace feed", f"--namespace {fleet.namespace}"), within=shell, timeout_seconds=300)
         assert ran.returncode == 0, f"{command}\n{ran.stderr}\n{fleet.pool('ranker')}"
     assert fleet.pool("ranker")["spec"]["model"]["version"] == "8"
     assert {pod["metadata"]["labels"].get("grfleet.dev/model-version") for pod in kubelet.pods()} == {"7", "8"}
