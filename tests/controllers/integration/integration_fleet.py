@@ -160,7 +160,7 @@ class Fleet:
         )
 
     def wait_for_condition(self, resource: str, condition: str, *, seconds: int = 150) -> None:
-        """What a user does: `kubectl wait`. After a burst of changes a pool's word may be a minute late, on a busy machine more."""
+        """What a user does: `kubectl wait`. After a burst of changes a pool's word may be a minute late or more."""
         wait = ("wait", f"--for=condition={condition}", f"--timeout={seconds}s", "-n", self.namespace, resource)
         self.plane.kubectl(*wait, timeout_seconds=seconds + 30)
 
