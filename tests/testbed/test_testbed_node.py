@@ -28,7 +28,17 @@ RESTRICTED = {
 }
 PYTHON = "/opt/python/bin/python3"
 SERVER = [PYTHON, "-u", "-m", "http.server", "8000", "--directory", "/opt/grfleet"]
-FETCH = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=10).status)"
+FETCH = """
+import sys, time, urllib.request as u
+for left in range(20, -1, -1):  # a Service answers once kube-proxy has heard of its endpoints
+    try:
+        print(u.urlopen(sys.argv[1], timeout=2).status)
+        break
+    except OSError:
+        if not left:
+            raise
+        time.sleep(0.5)
+"""
 
 
 @pytest.fixture
