@@ -264,6 +264,15 @@ def test_a_pod_that_is_up_with_an_instance_that_is_not_is_a_fault_and_one_that_s
     )
 
 
+def test_an_instance_that_leaves_is_counted_as_draining() -> None:
+    pool = managed_pool()
+    leaving = {"reason": "Terminating", "startedAt": "2026-01-01T00:00:00Z", "deadlineSeconds": 60}
+    instances = [pod_instance("a", pool, drain=leaving), pod_instance("b", pool)]
+    plan = decide(look(pool, *instances, pods=[pod("a"), pod("b")]), NOW)
+    assert plan.status is not None
+    assert plan.status["instances"]["draining"] == 1
+
+
 def test_a_rolling_update_is_told_with_its_counts_and_takes_ready_away_from_nobody() -> None:
     pool = managed_pool(version="2")
     items = [
