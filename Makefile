@@ -56,7 +56,7 @@ generate: $(STAMP)  ## regenerate manifests, chart copies and reference docs fro
 
 lock: $(STAMP)  ## renew the pinned requirement files from pyproject.toml
 	@$(UV_COMPILE) pyproject.toml -o requirements/runtime.txt
-	@$(UV_COMPILE) -c requirements/runtime.txt --extra test --extra lint --extra bench --extra dev pyproject.toml -o requirements/dev.txt
+	@$(UV_COMPILE) -c requirements/runtime.txt --extra sim --extra test --extra lint --extra bench --extra dev pyproject.toml -o requirements/dev.txt
 
 testbed: $(STAMP)  ## start a Kubernetes control plane on this machine and print its KUBECONFIG
 	@$(BIN)/grfleet testbed up
