@@ -4,7 +4,7 @@ Arithmetic stays as written: no fast-math, so that the same seed gives the same 
 """
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -21,5 +21,4 @@ def compiled(function: F) -> F:
         import numba
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("the fleet simulator needs numba: pip install 'grfleet[sim]'", name="numba") from error
-    made: F = numba.njit(cache=True, nogil=True)(function)
-    return made
+    return cast(F, numba.njit(cache=True, nogil=True)(function))
