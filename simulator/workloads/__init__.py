@@ -1,6 +1,33 @@
-"""Request streams in the words of the engine contract, composed of real traces by written rules."""
+"""Workloads: requests as columns in three regimes with a manifest, and the demonstration's stream of engine calls."""
 
+from simulator.workloads.bursts import BURST_KINDS, BurstKind
+from simulator.workloads.columns import Signals
 from simulator.workloads.compose import Phase, PhasePlan, Workload, compose
 from simulator.workloads.demo import TraceFiles, demo_core, demo_instance, demo_workload
+from simulator.workloads.generated import generated
+from simulator.workloads.manifest import Manifest, Origin
+from simulator.workloads.regimes import burst, steady, trend
+from simulator.workloads.sources import Part
+from simulator.workloads.traffic import Traffic
 
-__all__ = ["Phase", "PhasePlan", "TraceFiles", "Workload", "compose", "demo_core", "demo_instance", "demo_workload"]
+__all__ = [
+    "BURST_KINDS",
+    "BurstKind",
+    "Manifest",
+    "Origin",
+    "Part",
+    "Phase",
+    "PhasePlan",
+    "Signals",
+    "TraceFiles",
+    "Traffic",
+    "Workload",
+    "burst",
+    "compose",
+    "demo_core",
+    "demo_instance",
+    "demo_workload",
+    "generated",
+    "steady",
+    "trend",
+]
