@@ -8,8 +8,8 @@
 | catalogue churn | all requests go over, linearly, to rows that nobody wanted before, and stay with them | EMB is cold |
 
 The rate of a burst rises for a fifth of its time and falls for a fifth. Factors are drawn and the manifest states the requests.
-They are small enough for a fleet that is two thirds busy; `strength` multiplies what a burst adds (with 4 a flash crowd comes at 3 to
-7 times the rate).
+They are small enough for a fleet that is two thirds busy; `strength` multiplies what a burst adds (with 4, a flash crowd comes at
+3 to 7 times the rate).
 """
 
 from collections.abc import Sequence

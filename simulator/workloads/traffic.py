@@ -51,7 +51,8 @@ class Traffic:
             "instances": (self.instances, 1, 4096),
             "max_history_tokens": (self.max_history_tokens, 1, MAX_HISTORY_TOKENS),
             "rows_per_token": (self.rows_per_token, 0, 1024),
-            "requests": (self.requests, 1, 200_000_000),
+            "requests": (self.duration_s * self.requests_per_second, 0.5, 2e8),
+            "seed": (self.seed, 0, (1 << 63) - 1),
         }
         if self.arrivals not in AZURE_FILES:
             raise ValueError(f"arrivals: {self.arrivals!r} is none of {', '.join(AZURE_FILES)}")

@@ -207,11 +207,12 @@ def test_signals_come_as_often_and_as_early_as_asked() -> None:
         {"arrivals": "poisson"},
         {"max_history_tokens": 1 << 25},
         {"rows_per_token": -1},
+        {"seed": -1},
     ],
 )
 def test_traffic_that_cannot_be_is_refused_by_name(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=rf"^({'|'.join(wrong)}|requests): "):
-        Traffic(seed=1, **wrong)
+        Traffic(**{"seed": 1, **wrong})
 
 
 @pytest.mark.parametrize(
