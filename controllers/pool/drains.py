@@ -4,6 +4,10 @@ First the victims are marked: spec.drain on their instance, a deletion cost on t
 finish their requests. Only when a victim is drained, or its deadline has passed, the Deployment gets smaller by it. Victims carry
 a deletion cost that grows with the second in which they were chosen, so that the ReplicaSet takes them in that order, and the
 target is absolute (wanted + victims that are still waited for), so that a repeated or late look never shrinks twice.
+
+In the middle of a rolling update the Deployment has several ReplicaSets and chooses itself which of them loses a pod. A victim of
+another one is left over: the Deployment has its size, and nobody will delete it. It is called back, because a victim's gate stays
+closed, and a new pod behind a closed gate holds the update up for ever.
 """
 
 from __future__ import annotations
@@ -25,6 +29,8 @@ _COST_ORIGIN = 3_900_000_000
 _LOWEST_COST = -(1 << 31)
 _OUR_COSTS_BELOW = -1_000_000_000
 """Deletion costs of ours are the second of the choice minus an origin: within 32 bits, and below what people use."""
+_LEFT_OVER_SECONDS = 5.0
+"""A drained victim that a Deployment of the right size still has after this time is not the one that its ReplicaSet took."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +67,8 @@ class Scene:
         Bytes of cached state by uid of the instance, where known.
     unserving
         Names of pods that no caller has been sent to yet.
+    rolling
+        Whether the Deployment has taken its size in and is in the middle of a rolling update.
     """
 
     pods: Sequence[Pod]
@@ -71,6 +79,7 @@ class Scene:
     deadline_seconds: int
     resident: Mapping[str, int]
     unserving: frozenset[str]
+    rolling: bool = False
 
 
 def plan_leaving(scene: Scene, now: datetime) -> Leaving:
@@ -87,17 +96,19 @@ def plan_leaving(scene: Scene, now: datetime) -> Leaving:
         if (pod.name in wanted_costs or _our_cost(pod)) and pod.deletion_cost != wanted_costs.get(pod.name)
     }
     waiting = _waiting(scene, leaving, drains, now)
-    deadlines = [_deadline(drains[pod.name]) for pod in waiting]
+    looks = [_deadline(drains[pod.name]) for pod in waiting]
+    looks += [over for pod in leaving if (over := _left_over_since(pod, scene, now)) is not None]
     return Leaving(
         drains=drains,
         costs={} if scene.scale is None else costs,
         replicas=_target(scene, len(waiting)),
-        next_look=min(deadlines, default=None),
+        next_look=min(looks, default=None),
     )
 
 
 def _chosen(scene: Scene, live: Sequence[Pod], marked: Sequence[Pod], scale: int, now: datetime) -> list[Pod]:
     """The victims: those marked before, less the ones that are needed again, or plus as many as are still too many."""
+    marked = [pod for pod in marked if (over := _left_over_since(pod, scene, now)) is None or now < over]
     names = {pod.name for pod in marked}
     staying = [pod for pod in live if pod.name not in names]
     needed_again = min(len(marked), max(0, scene.wanted - len(staying)))
@@ -125,19 +136,30 @@ def _waiting(scene: Scene, leaving: Sequence[Pod], drains: Mapping[str, Mapping[
     gone = 0
     for _, group in groupby(ordered, key=lambda pod: str(drains[pod.name]["startedAt"])):
         together = list(group)
-        if not all(_is_drained(pod, scene, drains[pod.name], now) for pod in together):
+        if any(_drained_since(pod, scene, drains[pod.name], now) is None for pod in together):
             break
         gone += len(together)
     return ordered[gone:]
 
 
-def _is_drained(pod: Pod, scene: Scene, drain: Mapping[str, Any], now: datetime) -> bool:
+def _drained_since(pod: Pod, scene: Scene, drain: Mapping[str, Any], now: datetime) -> datetime | None:
+    """When nothing was left to wait for; None while something is."""
     instance = scene.instances.get(pod.name)
-    if instance is None or pod.name in scene.unserving or now >= _deadline(drain):
-        return True
+    if instance is None or pod.name in scene.unserving:
+        return _started(drain)
     said = find_condition(conditions_of(instance.stored), "Drained")
     # An older word belongs to an earlier drain that was called off.
-    return said is not None and said["status"] == "True" and str(said["lastTransitionTime"]) >= timestamp(_started(drain))
+    if said is not None and said["status"] == "True" and str(said["lastTransitionTime"]) >= timestamp(_started(drain)):
+        return datetime.fromisoformat(str(said["lastTransitionTime"]))
+    return _deadline(drain) if now >= _deadline(drain) else None
+
+
+def _left_over_since(pod: Pod, scene: Scene, now: datetime) -> datetime | None:
+    """When a victim that a rolling update may have passed over is taken for left over; None while it is not one."""
+    if not scene.rolling or scene.scale is None or scene.scale > scene.wanted:
+        return None
+    since = _drained_since(pod, scene, _scale_down(pod, scene, now), now)
+    return None if since is None else since + timedelta(seconds=_LEFT_OVER_SECONDS)
 
 
 def _candidate(pod: Pod, scene: Scene, now: datetime) -> Candidate:

@@ -129,7 +129,17 @@ def _scene(seen: Observation, world: PodWorld, instances: Mapping[str, InstanceS
             for pod in world.pods
             if pod.gate_closed and pod.name in instances and instances[pod.name].uid not in world.weights
         ),
+        rolling=_is_rolling(world.deployment),
     )
+
+
+def _is_rolling(deployment: Object | None) -> bool:
+    """Whether the Deployment controller has taken the newest spec in and still has pods of an older template."""
+    if deployment is None:
+        return False
+    status, generation = deployment.get("status") or {}, int(deployment["metadata"].get("generation", 0))
+    taken_in = int(status.get("observedGeneration", -1)) >= generation
+    return taken_in and int(status.get("updatedReplicas", 0)) < int(status.get("replicas", 0))
 
 
 def _instances(seen: Observation, world: PodWorld, instances: Mapping[str, InstanceSeen], leaving: Leaving) -> Iterator[Action]:

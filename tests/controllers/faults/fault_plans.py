@@ -13,6 +13,7 @@ from runtime_operator import OperatorProcess
 from testbed.faults import Action, Call, Match, Rule
 
 SEED = int(os.environ.get("GRFLEET_FAULT_SEED", "7"))
+MORE_CHANGES = 12
 EVENTS = Match(watch=True, events=frozenset({"ADDED", "MODIFIED", "DELETED"}))
 
 
@@ -27,13 +28,19 @@ class Fault:
 
 
 def run(world: World, *plan: Fault, changes: int = 3, seconds: float = 1.0, hits: int = 1, seed: int = SEED) -> list[Rule]:
-    """Put the plan in force, change the pool under it, end it, and hold the world against the oracle."""
+    """Put the plan in force, change the pool under it, end it, and hold the world against the oracle.
+
+    A change may come to nothing while the operator is held up (an instance that goes before it was made is no event), so that the
+    pool is changed until every rule has acted `hits` times, within a bound.
+    """
     rules = [
         world.proxy.add(each.match, each.action, probability=each.probability, times=each.times, seed=seed + number)
         for number, each in enumerate(plan)
     ]
     try:
-        for _ in range(changes):
+        for change in range(changes + MORE_CHANGES):
+            if change >= changes and all(rule.hits >= hits for rule in rules):
+                break
             world.change()
             time.sleep(seconds)
         for rule in rules:

@@ -169,6 +169,22 @@ def test_a_new_model_version_rolls_on_only_as_the_new_instances_get_warm_and_bot
     assert not old & set(fleet.names("grinstances"))
 
 
+def test_a_pool_that_is_made_smaller_and_given_a_new_version_at_once_comes_to_rest_whichever_pod_goes(
+    fleet: Fleet, managing: OperatorProcess, kubelet: Kubelet
+) -> None:
+    quick(fleet, churn={"maxMovedPercent": 100, "windowSeconds": 1})
+    fleet.apply("GRServingPool", "pool", managed())
+    for version, seconds in (("2", 0.0), ("3", 0.3)):
+        fleet.patch("grservingpools", "pool", {"replicas": 4})
+        eventually(lambda: settled(fleet, 4), timeout_seconds=120, why=lambda: why(fleet))
+        fleet.patch("grservingpools", "pool", {"replicas": 3})
+        time.sleep(seconds)
+        fleet.patch("grservingpools", "pool", {"model": versioned(version)})
+        eventually(lambda: not settled(fleet, 3), why=lambda: why(fleet))
+        eventually(lambda: settled(fleet, 3), timeout_seconds=120, why=lambda: why(fleet))
+        assert {version: 3} == {version: len(names) for version, names in pods_by_version(kubelet).items()}
+
+
 def test_a_pod_that_is_deleted_drains_while_it_ends_and_its_successor_is_another_instance(
     fleet: Fleet, managing: OperatorProcess, kubelet: Kubelet
 ) -> None:

@@ -34,6 +34,7 @@ def leaving(
             instances[each.name] = read_instance(stored, ParsedObjects())
     scene = Scene(
         pods=pods,
+        rolling=bool(more.pop("rolling", False)),
         instances=instances,
         wanted=wanted,
         wanted_version="1",
@@ -140,6 +141,29 @@ def test_after_the_deployment_has_shrunk_the_victim_is_not_called_back_while_the
     plan = leaving([pod("a"), pod("b", cost="-2100000000")], wanted=1, scale=1, drains={"b": scale_down(-5)}, drained={"b"})
     assert set(plan.drains) == {"b"}
     assert plan.replicas is None
+
+
+def test_a_victim_that_a_rolling_update_passed_over_is_called_back() -> None:
+    """The Deployment took an old pod; the victim is a new one, whose gate would stay closed and hold the update up."""
+    pods = [pod("old"), pod("new"), pod("victim", cost="-2100000000", ready=False, warm=False)]
+    scene: dict[str, Any] = {"wanted": 2, "scale": 2, "unserving": ["victim"], "rolling": True}
+    young = leaving(pods, drains={"victim": scale_down(-2)}, **scene)
+    assert (set(young.drains), young.next_look) == ({"victim"}, at(3))
+    plan = leaving(pods, drains={"victim": scale_down(-5)}, **scene)
+    assert (plan.drains, plan.costs, plan.next_look) == ({}, {"victim": None}, None)
+    assert set(leaving(pods, drains={"victim": scale_down(-5)}, **{**scene, "rolling": False}).drains) == {"victim"}
+    assert set(leaving(pods, drains={"victim": scale_down(-5)}, **{**scene, "scale": 3}).drains) == {"victim"}
+
+
+def test_one_whose_requests_end_in_a_rolling_update_is_called_back_only_after_its_drain() -> None:
+    pods = [pod("old"), pod("new"), pod("victim", cost="-2100000000")]
+    scene: dict[str, Any] = {"wanted": 2, "scale": 2, "rolling": True, "drains": {"victim": scale_down(-30)}}
+    busy = leaving(pods, **scene)
+    assert (set(busy.drains), busy.next_look) == ({"victim"}, at(DEADLINE - 30))
+    ended = leaving(pods, drained={"victim"}, **scene)
+    assert (set(ended.drains), ended.next_look) == ({"victim"}, at(5))
+    late = leaving(pods, now=at(DEADLINE - 30 + 5), **scene)
+    assert late.drains == {}
 
 
 def test_a_pod_that_somebody_deletes_drains_and_keeps_the_reason_it_had() -> None:
