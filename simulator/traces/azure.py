@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.traces.reading import TraceError, lines_of, whole_number
+from simulator.traces.reading import BadLine, TraceError, lines_of, whole_number
 
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
@@ -42,7 +42,10 @@ def load_azure(path: Path) -> NDArray[np.float64]:
             raise TraceError(path, f"{len(values)} columns, the first line names {len(names)}", line=number)
         row = dict(zip(names, values, strict=True))
         for column in COLUMNS[1:]:
-            whole_number(row[column], path, line=number, field=column)
+            try:
+                whole_number(row[column], field=column)
+            except BadLine as bad:
+                raise TraceError(path, bad.problem, line=number, field=bad.field) from None
         stamp, rest_ms = _timestamp(row["TIMESTAMP"], path, number)
         start = start or stamp
         arrival = (stamp - start) / timedelta(milliseconds=1) + rest_ms

@@ -1,13 +1,21 @@
-"""Bounded line reading and field checks that all trace loaders share."""
+"""Bounded reading of lines, plain or gzip, and the error that all trace loaders raise.
 
+A file is hostile until read: a line has a most length, a file a most number of lines and of bytes, and both are counted **after**
+decompression, so a small file cannot become an endless one. Messages name the place and what was expected there, never what was
+found: a user id that slipped into another column must not end up in a log.
+"""
+
+import gzip
+import stat
+import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO, cast
 
-MAX_FILE_BYTES = 512 * 1024 * 1024
-MAX_LINE_BYTES = 1024 * 1024
-MAX_EVENTS = 5_000_000
 MAX_TOKENS = 1 << 24
 MAX_TIME_MS = 1e12
+GZIP_MAGIC = b"\x1f\x8b"
 
 
 class TraceError(ValueError):
@@ -21,61 +29,169 @@ class TraceError(ValueError):
         self.field = field
 
 
-def lines_of(path: Path) -> Iterator[tuple[int, str]]:
+class BadLine(Exception):
+    """One line cannot be used; whoever reads decides whether that ends the reading."""
+
+    def __init__(self, problem: str, field: str | None = None) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.field = field
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """The most that is read of one file, after decompression."""
+
+    line_bytes: int = 1024 * 1024
+    lines: int = 5_000_000
+    text_bytes: int = 512 * 1024 * 1024
+
+
+class Lines:
+    """The lines of a file with their numbers from 1, without blank ones; the content tells gzip from plain, the name does not.
+
+    Attributes
+    ----------
+    size : int
+        Bytes of the file as it lies on disk.
+    """
+
+    def __init__(self, path: Path, limits: Limits) -> None:
+        self.path = path
+        self.limits = limits
+        self._file: BinaryIO | None = None
+        try:
+            status = path.stat()
+        except OSError as error:
+            raise TraceError(path, f"cannot be read ({error.strerror})") from error
+        if not stat.S_ISREG(status.st_mode):
+            raise TraceError(path, "is not a file")
+        self.size = status.st_size
+
+    @property
+    def position(self) -> int:
+        """Bytes of the file on disk that were read so far."""
+        return self._file.tell() if self._file is not None and not self._file.closed else self.size
+
+    def __iter__(self) -> Iterator[tuple[int, bytes | None]]:
+        """Yield (number, bytes of the line), None for a line that is too long.
+
+        Raises
+        ------
+        TraceError
+            When the file cannot be read, is damaged, or passes a limit.
+        """
+        number = 0
+        try:
+            with self.path.open("rb") as file:
+                self._file = file
+                zipped = file.read(2) == GZIP_MAGIC
+                file.seek(0)
+                text = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if zipped else file
+                for number, raw in self._bounded(text):
+                    if raw is None or not raw.isspace():
+                        yield number, raw
+        except (OSError, EOFError, zlib.error) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else "damaged or cut gzip"
+            raise TraceError(self.path, f"cannot be read on ({reason})", line=number + 1) from error
+
+    def _bounded(self, text: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
+        limits, read, number = self.limits, 0, 0
+        most = limits.line_bytes + 1
+        while raw := text.readline(most):
+            number += 1
+            read += len(raw)
+            whole: bytes | None = raw
+            if len(raw) == most and not raw.endswith(b"\n"):
+                whole = None
+                while (rest := text.readline(most)) and read <= limits.text_bytes:
+                    read += len(rest)
+                    if rest.endswith(b"\n"):
+                        break
+            if read > limits.text_bytes:
+                raise TraceError(self.path, f"more than {limits.text_bytes} bytes of text; cut the trace", line=number)
+            if number > limits.lines:
+                raise TraceError(self.path, f"more than {limits.lines} lines; cut the trace", line=number)
+            yield number, whole
+
+
+def text_of(raw: bytes | None, number: int, limits: Limits) -> str:
+    """Return the text of a line, without the byte order mark that some programs put before the first.
+
+    Raises
+    ------
+    BadLine
+        When it is too long, not UTF-8, or holds a NUL.
+    """
+    if raw is None:
+        raise BadLine(f"longer than {limits.line_bytes} bytes")
+    try:
+        text = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+    except UnicodeDecodeError:
+        raise BadLine("not UTF-8") from None
+    if b"\0" in raw:
+        raise BadLine("holds a NUL byte; is it a text file?")
+    return text
+
+
+def lines_of(path: Path, limits: Limits | None = None) -> Iterator[tuple[int, str]]:
     """Yield (line number from 1, text) of the lines that are not blank.
 
     Raises
     ------
     TraceError
-        When the file is missing, too large, not UTF-8, or has a line that is too long.
+        When the file is missing, too large or damaged, or at the first line that is too long or no text.
     """
-    try:
-        size = path.stat().st_size
-    except OSError as error:
-        raise TraceError(path, f"cannot be read ({error.strerror})") from error
-    if size > MAX_FILE_BYTES:
-        raise TraceError(path, f"{size} bytes are more than the {MAX_FILE_BYTES} that are read; cut the trace")
-    with path.open("rb") as stream:
-        for number, raw in enumerate(iter(lambda: stream.readline(MAX_LINE_BYTES + 1), b""), start=1):
-            if len(raw) > MAX_LINE_BYTES:
-                raise TraceError(path, f"longer than {MAX_LINE_BYTES} bytes", line=number)
-            if number > MAX_EVENTS + 1:
-                raise TraceError(path, f"more than {MAX_EVENTS} events; cut the trace", line=number)
-            try:
-                text = raw.decode().strip()
-            except UnicodeDecodeError as error:
-                raise TraceError(path, "not UTF-8", line=number) from error
-            if text:
-                yield number, text
+    limits = limits or Limits()
+    for number, raw in Lines(path, limits):
+        try:
+            text = text_of(raw, number, limits)
+        except BadLine as bad:
+            raise TraceError(path, bad.problem, line=number) from None
+        yield number, text
 
 
-def whole_number(value: object, path: Path, *, line: int, field: str, least: int = 0, most: int = MAX_TOKENS) -> int:
-    """Return `value` as an integer within [least, most]; text from a CSV is converted, a float or a boolean is refused."""
+def whole_number(value: object, *, field: str, least: int = 0, most: int = MAX_TOKENS) -> int:
+    """Return `value` as an integer within [least, most]; text is converted, a float or a boolean is refused.
+
+    Raises
+    ------
+    BadLine
+        Otherwise, with the field.
+    """
     if value is None:
-        raise TraceError(path, f"missing; a whole number from {least} to {most} is needed", line=line, field=field)
-    try:
-        number = int(value) if isinstance(value, str) else value
-    except ValueError:
-        number = None
-    if not isinstance(number, int) or isinstance(number, bool):
-        raise TraceError(path, f"{str(value)[:40]!r} is not a whole number", line=line, field=field)
-    if not least <= number <= most:
-        raise TraceError(path, f"{number} lies outside {least}..{most}", line=line, field=field)
-    return number
+        raise BadLine(f"missing; a whole number from {least} to {most} is needed", field)
+    if isinstance(value, str):
+        try:
+            value = int(value) if value.isascii() and "_" not in value else None
+        except ValueError:
+            value = None
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise BadLine(f"not a whole number from {least} to {most}", field)
+    if not least <= value <= most:
+        raise BadLine(f"lies outside {least}..{most}", field)
+    return value
 
 
-def time_ms(value: object, path: Path, *, line: int, field: str, not_before: float = 0.0) -> float:
-    """Return `value` as finite milliseconds, at least `not_before` (traces are sorted by time)."""
+def finite_number(value: object, *, field: str, most: float) -> float:
+    """Return `value` as a finite float within [0, most]; text is converted, a boolean is refused.
+
+    Raises
+    ------
+    BadLine
+        Otherwise, with the field.
+    """
     if value is None:
-        raise TraceError(path, "missing; milliseconds since the start of the trace are needed", line=line, field=field)
+        raise BadLine(f"missing; a number from 0 to {most:g} is needed", field)
     try:
-        number = float(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else None
-    except ValueError:
+        if isinstance(value, str):
+            number = float(value) if value.isascii() and "_" not in value else None
+        else:
+            number = float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    except (ValueError, OverflowError):
         number = None
     if number is None:
-        raise TraceError(path, f"{str(value)[:40]!r} is not a number of milliseconds", line=line, field=field)
-    if not 0.0 <= number <= MAX_TIME_MS:  # also refuses NaN and infinity
-        raise TraceError(path, f"{number} lies outside 0..{MAX_TIME_MS:g}", line=line, field=field)
-    if number < not_before:
-        raise TraceError(path, f"{number} comes after {not_before}; sort the trace by time", line=line, field=field)
+        raise BadLine(f"not a number from 0 to {most:g}", field)
+    if not 0.0 <= number <= most:  # also refuses NaN and infinity
+        raise BadLine(f"lies outside 0..{most:g}", field)
     return number
