@@ -1,0 +1,76 @@
+"""Runs the groups of a fleet in this process or in one process each, chunk by chunk and in step.
+
+A process gets its columns once and sends its parts back over a pipe; nothing is shared, so a result cannot depend on timing.
+"""
+
+import multiprocessing
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+
+from simulator.oracle.windows import Group, Part, parts
+
+STOP_SECONDS = 5.0
+
+
+class WorkerLost(RuntimeError):
+    """A process of the oracle failed or was ended from outside; the message says which and why."""
+
+
+def chunks(groups: Sequence[Group]) -> Iterator[list[Part]]:
+    """Yield the parts of all groups, chunk of windows by chunk; several groups run in a process each.
+
+    Raises
+    ------
+    WorkerLost
+        When a process ends before it is done.
+    """
+    if len(groups) == 1:
+        for part in parts(groups[0]):
+            yield [part]
+        return
+    context = multiprocessing.get_context("spawn")
+    pipes: list[Connection] = []
+    workers = []
+    try:
+        for group in groups:
+            receiver, sender = context.Pipe(duplex=False)
+            worker = context.Process(target=_work, args=(group, sender), daemon=True)
+            worker.start()
+            sender.close()
+            pipes.append(receiver)
+            workers.append(worker)
+        grid = groups[0].grid
+        for _ in range(0, grid.windows, grid.chunk):
+            yield [_receive(pipe, number) for number, pipe in enumerate(pipes)]
+    finally:
+        for pipe in pipes:
+            pipe.close()
+        for worker in workers:
+            worker.join(STOP_SECONDS)
+            if worker.is_alive():
+                worker.kill()
+                worker.join()
+
+
+def _receive(pipe: Connection, number: int) -> Part:
+    try:
+        sent = pipe.recv()
+    except EOFError as error:
+        raise WorkerLost(f"process {number} of the oracle ended before it was done") from error
+    if isinstance(sent, Part):
+        return sent
+    raise WorkerLost(f"process {number} of the oracle failed: {sent}")
+
+
+def _work(group: Group, sender: Connection) -> None:
+    # A closed pipe means that nobody waits for the rest.
+    with suppress(BrokenPipeError):
+        try:
+            for part in parts(group):
+                sender.send(part)
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            sender.send(f"{type(error).__name__}: {error}")
+            raise

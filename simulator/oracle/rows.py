@@ -1,0 +1,207 @@
+"""Miss ratios of the EMB cache at every split, from the laws by which rows are drawn: Che's approximation, extended twice.
+
+Under independent draws a row is in an LRU cache when it was drawn within the last T accesses, where T is how far back the cache
+reaches: the expected number of rows drawn since fills it (Che et al. 2002). Laws that follow one another are handled by counting
+how often each law drew within the last T accesses; a drifting head by the chance that the row at a rank is not the one that was
+there before. No sample of rows is drawn, so the curves carry no noise.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.compiled import compiled
+from simulator.core.popularity import zipf_norm
+from simulator.request_log import RowLaw
+
+EXACT_RANKS = 256
+GROWTH = 1.015
+GRID = 64
+HOUR_MS = 3_600_000.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pieces:
+    """The catalogue cut where popularity changes under any of the laws.
+
+    Attributes
+    ----------
+    rows : float64, shape (pieces,)
+        Rows in each piece.
+    probability : float64, shape (pieces, laws)
+        Chance that one draw of a law takes one given row of the piece.
+    takeover_per_ms : float64, shape (pieces,)
+        Rate at which another row takes the rank of one of them.
+    """
+
+    rows: NDArray[np.float64]
+    probability: NDArray[np.float64]
+    takeover_per_ms: NDArray[np.float64]
+
+
+def pieces_of(laws: Sequence[RowLaw]) -> Pieces:
+    """Cut the catalogues of some laws into pieces of nearly equal popularity: single ranks first, then 1.5 % of the rank."""
+    cuts = {0}
+    for law in laws:
+        edges = rank_edges(law.catalog_rows, law.head_rows)
+        cuts.update(((edges[:-1] + law.offset) % law.catalog_rows).tolist())
+        cuts.add(law.catalog_rows)
+    edge = np.array(sorted(cuts), dtype=np.int64)
+    start, stop = edge[:-1], edge[1:]
+    probability = np.zeros((len(start), len(laws)))
+    takeover = np.zeros(len(start))
+    for column, law in enumerate(laws):
+        inside = start < law.catalog_rows
+        rank = np.where(inside, (start - law.offset) % law.catalog_rows, 0)
+        mass = zipf_mass(rank, rank + (stop - start), law.exponent) / zipf_norm(law.exponent, law.catalog_rows)
+        probability[:, column] = np.where(inside, mass / (stop - start), 0.0)
+        moving = inside & (rank < law.head_rows)
+        takeover = np.maximum(takeover, np.where(moving, law.drift_percent_per_hour / 100.0 / HOUR_MS, 0.0))
+    return Pieces(rows=(stop - start).astype(np.float64), probability=probability, takeover_per_ms=takeover)
+
+
+def rank_edges(catalog_rows: int, head_rows: int) -> NDArray[np.int64]:
+    """Return rising ranks from 0 to the catalogue's size, with an edge where drift ends."""
+    edges = list(range(min(EXACT_RANKS, catalog_rows) + 1))
+    while edges[-1] < catalog_rows:
+        edges.append(min(catalog_rows, max(edges[-1] + 1, int(edges[-1] * GROWTH))))
+    return np.unique(np.array([*edges, min(head_rows, catalog_rows)], dtype=np.int64))
+
+
+def zipf_mass(first: NDArray[np.int64], last: NDArray[np.int64], exponent: float) -> NDArray[np.float64]:
+    """Return the sum of (rank + 1)**-exponent over ranks first..last-1 of each pair: one term exactly, more by the integral."""
+    single = (first + 1.0) ** -exponent
+    low, high = first + 0.5, last + 0.5
+    power = 1.0 - exponent
+    binned = np.log(high / low) if power == 0.0 else (high**power - low**power) / power
+    out: NDArray[np.float64] = np.where(last - first == 1, single, binned)
+    return out
+
+
+def miss_ratios(
+    pieces: Pieces,
+    *,
+    edge_ms: NDArray[np.float64],
+    asked: NDArray[np.float64],
+    capacity_rows: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Return the chance that a look-up misses, by step of time, law and capacity.
+
+    Parameters
+    ----------
+    edge_ms : float64, shape (steps + 1,)
+        Edges of the steps of time. Before the first, requests are taken to have come as in the first step that has any.
+    asked : float64, shape (steps, laws)
+        Rows looked up in each step under each law.
+    capacity_rows : float64, shape (capacities,)
+        Rising.
+
+    Returns
+    -------
+    float64, shape (steps, laws, capacities)
+    """
+    steps, laws = asked.shape
+    out = np.ones((steps, laws, len(capacity_rows)))
+    used = np.flatnonzero(asked.sum(axis=1) > 0)
+    if not len(used):
+        return out
+    drawn = np.concatenate((np.zeros((1, laws)), np.cumsum(asked, axis=0)))
+    first = asked[used[0]] / asked[used[0]].sum()
+    pace_ms = (edge_ms[used[0] + 1] - edge_ms[used[0]]) / asked[used[0]].sum()
+    still = np.count_nonzero(asked.sum(axis=0)) == 1
+    moments = [steps] if still else list(range(steps))
+    if still:
+        pace_ms = (edge_ms[-1] - edge_ms[0]) / drawn[-1].sum()
+    for step in moments:
+        # In the middle of the step, `now` rows have been drawn; a log of one law is looked at once, from its end.
+        now = drawn[step] if still else (drawn[step] + drawn[step + 1]) / 2
+        now_ms = edge_ms[step] if still else (edge_ms[step] + edge_ms[step + 1]) / 2
+        clock = _Clock(drawn=drawn, edge_ms=edge_ms, first=first, pace_ms=pace_ms, now=now, now_ms=now_ms, still=still)
+        ratios = _at(pieces, clock, capacity_rows)
+        if still:
+            out[:] = ratios
+        else:
+            out[step] = ratios
+    return out
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Clock:
+    """How often each law drew, and how long ago, as a function of the number of accesses looked back."""
+
+    drawn: NDArray[np.float64]
+    edge_ms: NDArray[np.float64]
+    first: NDArray[np.float64]
+    pace_ms: float
+    now: NDArray[np.float64]
+    now_ms: float
+    still: bool
+
+    def back(self, accesses: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return draws by law, shape (grid, laws), and milliseconds, shape (grid,)."""
+        if self.still:
+            return accesses[:, None] * self.first, accesses * self.pace_ms
+        position = self.now.sum() - accesses
+        inside = np.maximum(position, 0.0)
+        early = np.minimum(position, 0.0)
+        total = self.drawn.sum(axis=1)
+        draws = np.stack([self.now[law] - np.interp(inside, total, self.drawn[:, law]) for law in range(len(self.now))], axis=1)
+        age = self.now_ms - np.interp(inside, total, self.edge_ms)
+        return draws - early[:, None] * self.first, age - early * self.pace_ms
+
+
+def _at(pieces: Pieces, clock: _Clock, capacity_rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return miss ratios, shape (laws, capacities), at one moment."""
+    low = high = max(1.0, float(capacity_rows[0]))
+    ends = capacity_rows[[0, -1]]
+    while low > 1.0 and _look(pieces, clock, np.array([low]))[0][0] > ends[0]:
+        low /= 2.0
+    held = _look(pieces, clock, np.array([high]))[0][0]
+    while held < ends[1] and high < 1e15:
+        high *= 2.0
+        held = _look(pieces, clock, np.array([high]))[0][0]
+    grid = np.geomspace(low, max(high, low * 1.0001), GRID)
+    held_at, missed = _look(pieces, clock, grid)
+    reach = np.interp(capacity_rows, np.maximum.accumulate(held_at), np.log(grid))
+    return np.stack([np.interp(reach, np.log(grid), missed[:, law]) for law in range(missed.shape[1])])
+
+
+def _look(pieces: Pieces, clock: _Clock, accesses: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    draws, age_ms = clock.back(accesses)
+    return _survey(pieces.rows, pieces.probability, pieces.takeover_per_ms, draws, age_ms)
+
+
+@compiled
+def _survey(
+    rows: NDArray[np.float64],
+    probability: NDArray[np.float64],
+    takeover_per_ms: NDArray[np.float64],
+    draws: NDArray[np.float64],
+    age_ms: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return rows held, and miss ratio by law, of a cache that reaches back by `draws` and `age_ms` (first axis: the grid).
+
+    With x draws expected since, y takeovers of the rank and z = x + y, the row now there was drawn since with chance
+    x/z (1 - e^-z); rows that were drawn and lost their rank since still take y x/z (1 - (1 - e^-z) / z) of the room.
+    """
+    laws = probability.shape[1]
+    held = np.zeros(len(age_ms))
+    missed = np.zeros((len(age_ms), laws))
+    for place in range(len(age_ms)):
+        for piece in range(len(rows)):
+            x = 0.0
+            for law in range(laws):
+                x += probability[piece, law] * draws[place, law]
+            y = takeover_per_ms[piece] * age_ms[place]
+            z = x + y
+            if z < 1e-6:
+                found, left = x * (1.0 - z / 2), 0.0
+            else:
+                once = -np.expm1(-z)
+                found, left = x / z * once, y * x / z * (1.0 - once / z)
+            held[place] += rows[piece] * (found + left)
+            for law in range(laws):
+                missed[place, law] += rows[piece] * probability[piece, law] * (1.0 - found)
+    return held, missed

@@ -1,0 +1,298 @@
+"""One pass over some instances of a fleet: caches first, for all splits at once, then the queues, chunk by chunk of windows.
+
+The same generator runs in this process or in others (`parallel`): it needs its instances' columns and nothing else, and what it
+yields does not depend on how instances are grouped.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.fleet.config import FleetConfig
+from simulator.oracle import lindley
+from simulator.oracle.costs import costs
+from simulator.oracle.lindley import BINS, HALVES, SUMS
+from simulator.oracle.rows import Pieces, miss_ratios, pieces_of
+from simulator.oracle.stack import lru_hits, needed_bytes
+from simulator.request_log import RowLaw
+
+CHUNK_BYTES = 48 << 20
+STEPS_PER_WINDOW = 3
+BLOCKS_PER_WINDOW = 10
+P99 = 99.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """What all instances share: windows of time, and the bytes of both caches at each split (EMB share rising)."""
+
+    start_ms: float
+    window_ms: float
+    windows: int
+    emb_bytes: NDArray[np.int64]
+    kv_bytes: NDArray[np.int64]
+
+    @property
+    def splits(self) -> int:
+        return len(self.emb_bytes)
+
+    @property
+    def chunk(self) -> int:
+        """Windows that are looked at together; bounds the memory of their histograms."""
+        return max(1, CHUNK_BYTES // (HALVES * self.splits * BINS * 4))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Requests:
+    """The requests of one instance, in order of arrival."""
+
+    instance: int
+    arrival_ms: NDArray[np.float64]
+    user: NDArray[np.uint32]
+    history: NDArray[np.int32]
+    candidates: NDArray[np.int32]
+    law: NDArray[np.uint8]
+    noise: NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """A share of the fleet's instances, as it is handed to a process."""
+
+    config: FleetConfig
+    grid: Grid
+    laws: tuple[RowLaw, ...]
+    rows_per_token: int
+    lowest_bin: int
+    requests: tuple[Requests, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One chunk of windows of one group.
+
+    Attributes
+    ----------
+    instances : tuple of int
+    first_window : int
+    count : int64, shape (instances, windows)
+    by_half : int64, shape (windows, HALVES)
+        Requests of all instances of the group.
+    p99_ms : float64, shape (HALVES + 1, instances, windows, splits)
+        Of both halves of each window, and of the whole.
+    sums : float64, shape (instances, windows, SUMS, splits)
+    histogram : uint32, shape (windows, HALVES, splits, bins)
+        Of all instances of the group, from bin `bottom` on.
+    bottom : int
+    oversized_splits : int
+        Splits at which some user does not fit into the KV cache.
+    """
+
+    instances: tuple[int, ...]
+    first_window: int
+    count: NDArray[np.int64]
+    by_half: NDArray[np.int64]
+    p99_ms: NDArray[np.float64]
+    sums: NDArray[np.float64]
+    histogram: NDArray[np.uint32]
+    bottom: int
+    oversized_splits: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lane:
+    """Neighbouring splits that one run of the queues covers, with what requests find and cost there."""
+
+    start: int
+    stop: int
+    found: NDArray[np.int32]
+    fixed: NDArray[np.float64]
+    rows: NDArray[np.float64]
+    free: NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instance:
+    """One instance, prepared: its lanes, the EMB cache over time, and where each window begins."""
+
+    requests: Requests
+    lanes: tuple[Lane, ...]
+    half: NDArray[np.uint8]
+    step: NDArray[np.int32]
+    law: NDArray[np.uint8]
+    miss: NDArray[np.float64]
+    written: NDArray[np.float64]
+    bounds: NDArray[np.int64]
+
+
+def parts(group: Group) -> Iterator[Part]:
+    """Yield the chunks of windows of a group, in order of time."""
+    grid = group.grid
+    prepared = [prepare(group, requests) for requests in group.requests]
+    for first in range(0, grid.windows, grid.chunk):
+        yield _part(group, prepared, first, min(first + grid.chunk, grid.windows))
+
+
+def prepare(group: Group, requests: Requests) -> Instance:
+    """Look up every request of one instance in both caches at every split."""
+    grid, config = group.grid, group.config
+    tokens = requests.history.astype(np.int64)
+    size = -(-tokens // config.page_tokens) * config.page_bytes
+    names, user = np.unique(requests.user, return_inverse=True)
+    user = user.reshape(-1).astype(np.int64)
+    need, previous, _ = needed_bytes(user, size, users=len(names))
+    cached = np.where(previous >= 0, np.minimum(tokens[previous], tokens), 0)
+    # Where the largest user does not fit, the KV cache is no stack any more and is replayed.
+    fitting = int(np.count_nonzero(grid.kv_bytes >= size.max(initial=0)))
+    lanes = []
+    for start, stop in [(0, fitting), *((split, split + 1) for split in range(fitting, grid.splits))]:
+        if start == stop:
+            continue
+        kv_bytes = grid.kv_bytes[start:stop]
+        here = cached
+        if start >= fitting:
+            here = lru_hits(user, tokens, size, len(names), int(kv_bytes[0]))
+            in_hbm = (here > 0).astype(np.int32)
+            here = np.where(in_hbm > 0, here, cached)
+        else:
+            in_hbm = np.searchsorted(-kv_bytes, -need, side="right").astype(np.int32)
+        on_host = in_hbm
+        if config.host_bytes:
+            on_host = np.searchsorted(-(kv_bytes + config.host_bytes), -need, side="right").astype(np.int32)
+        cost = costs(
+            config,
+            history=tokens,
+            candidates=requests.candidates.astype(np.int64),
+            cached=here,
+            rows_per_token=group.rows_per_token,
+        )
+        found = np.stack((in_hbm, np.maximum(in_hbm, on_host)))
+        lanes.append(Lane(start=start, stop=stop, found=found, fixed=cost.fixed_ms, rows=cost.rows, free=np.zeros(stop - start)))
+    bounds = np.searchsorted(requests.arrival_ms, grid.start_ms + grid.window_ms * np.arange(grid.windows + 1))
+    bounds[-1] = len(tokens)
+    since = requests.arrival_ms - grid.start_ms
+    half = (np.floor(since / (grid.window_ms / BLOCKS_PER_WINDOW)).astype(np.int64) & 1).astype(np.uint8)
+    instance = Instance(
+        requests=requests,
+        lanes=tuple(lanes),
+        half=half,
+        step=np.zeros(len(tokens), dtype=np.int32),
+        law=np.zeros(len(tokens), dtype=np.uint8),
+        miss=np.zeros((0, 0, 0)),
+        written=size.astype(np.float64),
+        bounds=bounds,
+    )
+    return _with_miss_ratios(group, instance)
+
+
+def _with_miss_ratios(group: Group, instance: Instance) -> Instance:
+    """Add the miss ratios of the EMB cache: one set for a log of one law, else one a third of a window.
+
+    Time is counted in rows looked up at the middle split; other splits look up a little more or less.
+    """
+    requests, grid = instance.requests, group.grid
+    used, law = np.unique(requests.law, return_inverse=True)
+    capacity = (grid.emb_bytes // group.config.service.row_bytes).astype(np.float64)
+    steps = 1 if len(used) <= 1 else grid.windows * STEPS_PER_WINDOW
+    edges = grid.start_ms + np.arange(steps + 1) * grid.windows * grid.window_ms / steps
+    edges[-1] = max(edges[-1], requests.arrival_ms[-1]) if len(requests.arrival_ms) else edges[-1]
+    step = np.clip(np.searchsorted(edges, requests.arrival_ms, side="right") - 1, 0, steps - 1)
+    asked = np.zeros((steps, max(1, len(used))))
+    np.add.at(asked, (step, law.reshape(-1)), _rows_at(instance.lanes, grid.splits // 2))
+    pieces: Pieces = pieces_of([group.laws[number] for number in used] or group.laws[:1])
+    miss = miss_ratios(pieces, edge_ms=edges, asked=asked, capacity_rows=capacity)
+    return replace(instance, step=step.astype(np.int32), law=law.reshape(-1).astype(np.uint8), miss=miss)
+
+
+def _rows_at(lanes: tuple[Lane, ...], split: int) -> NDArray[np.float64]:
+    """Return the rows that each request looks up at one split."""
+    lane = next(lane for lane in lanes if lane.start <= split < lane.stop)
+    place = split - lane.start
+    out: NDArray[np.float64] = np.where(
+        lane.found[0] > place, lane.rows[0], np.where(lane.found[1] > place, lane.rows[1], lane.rows[2])
+    )
+    return out
+
+
+def _part(group: Group, prepared: list[Instance], first: int, last: int) -> Part:
+    grid = group.grid
+    shape = (len(prepared), last - first)
+    count = np.zeros(shape, dtype=np.int64)
+    ones = np.zeros(last - first, dtype=np.int64)
+    p99 = np.full((HALVES + 1, *shape, grid.splits), np.nan)
+    sums = np.zeros((*shape, SUMS, grid.splits))
+    histogram = np.zeros((last - first, HALVES, grid.splits, BINS), dtype=np.uint32)
+    lowest, highest = BINS, 0
+    for place, instance in enumerate(prepared):
+        bounds = instance.bounds[first : last + 1]
+        count[place] = np.diff(bounds)
+        ones += np.diff(np.concatenate(([0], np.cumsum(instance.half, dtype=np.int64)))[bounds])
+        for lane in instance.lanes:
+            bottom, top = _run_lane(group, instance, lane, first, p99[:, place], sums[place], histogram)
+            lowest, highest = min(lowest, bottom), max(highest, top)
+    lowest = min(lowest, highest)
+    return Part(
+        instances=tuple(instance.requests.instance for instance in prepared),
+        first_window=first,
+        count=count,
+        by_half=np.stack((count.sum(axis=0) - ones, ones), axis=1),
+        p99_ms=p99,
+        sums=sums,
+        histogram=histogram[..., lowest:highest],
+        bottom=lowest,
+        oversized_splits=max((len(instance.lanes) - (instance.lanes[0].stop > 1) for instance in prepared), default=0),
+    )
+
+
+def _run_lane(
+    group: Group,
+    instance: Instance,
+    lane: Lane,
+    first: int,
+    p99: NDArray[np.float64],
+    sums: NDArray[np.float64],
+    histogram: NDArray[np.uint32],
+) -> tuple[int, int]:
+    """Run one lane through the windows from `first` on, into arrays of (halves + 1, windows, splits) and so on."""
+    requests, service = instance.requests, group.config.service
+    miss = np.ascontiguousarray(instance.miss[:, :, lane.start : lane.stop])
+    spread = np.sqrt(miss * (1.0 - miss))
+    gather = (service.gather_fixed_ms, service.row_bytes / (service.link_bytes_per_second * service.gather_efficiency) * 1e3)
+    edges = lindley.bin_edges_ms(group.lowest_bin)
+    own = np.zeros((HALVES, lane.stop - lane.start, BINS), dtype=np.uint32)
+    added = np.zeros((SUMS, lane.stop - lane.start))
+    lowest, highest = BINS, 0
+    for window in range(p99.shape[1]):
+        begin, end = int(instance.bounds[first + window]), int(instance.bounds[first + window + 1])
+        if begin == end:
+            continue
+        added[:] = 0.0
+        bottom, top = lindley.advance(
+            requests.arrival_ms,
+            instance.half,
+            instance.step,
+            instance.law,
+            lane.found,
+            lane.fixed,
+            lane.rows,
+            instance.written,
+            requests.noise,
+            (begin, end),
+            miss,
+            spread,
+            gather,
+            group.config.slo_ms,
+            group.lowest_bin,
+            lane.free,
+            own,
+            added,
+        )
+        sums[window, :, lane.start : lane.stop] = added
+        ones = int(np.count_nonzero(instance.half[begin:end]))
+        counts = (end - begin - ones, ones)
+        p99[:, window, lane.start : lane.stop] = lindley.quantiles(own[:, :, bottom:top], bottom, counts, edges, P99)
+        lindley.pour(own, histogram[window], lane.start, bottom, top)
+        lowest, highest = min(lowest, bottom), max(highest, top)
+    return lowest, highest
