@@ -1,7 +1,7 @@
 """The border between a fleet in virtual time and whoever chooses its splits.
 
 Each interval every instance reports what an agent could have measured over it: deltas of counters, limits and bytes in use, and
-the sampled accesses. A policy answers with EMB bytes per instance; the fleet then shrinks, and grows when nothing is above a limit.
+the sampled accesses. A policy answers with EMB bytes per instance; the fleet shrinks, and grows when nothing is above a limit.
 """
 
 import math

@@ -1,0 +1,212 @@
+"""The state of a fleet before its first request: columns by instance, users numbered on their instance, caches warm.
+
+Routing depends on nothing but the user's slot, so each instance is simulated by itself, which keeps its caches in the machine's.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from contract.keys import SLOTS
+from policies.routing.rendezvous import place
+from simulator.fleet import state
+from simulator.fleet.config import FleetConfig, Level
+from simulator.fleet.laws import LawTables
+from simulator.fleet.resize import set_emb_limit
+from simulator.fleet.state import Requests, Rows, Users
+from simulator.fleet.users import NO_PREFIX, TIERS
+from simulator.fleet.warm import warm_rows, warm_users
+from simulator.request_log import RequestLog
+
+SAMPLES_KEPT = 1 << 16
+RECORD_EVERY = {Level.EXACT: 64, Level.SAMPLED: 1, Level.SAMPLED_64: 1, Level.REDUCED: 0}
+_MODES = {Level.EXACT: state.EVERY_ROW, Level.REDUCED: state.NO_ROWS}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmUsers:
+    """Users whose state is cached before the first request, the least recently used first.
+
+    Attributes
+    ----------
+    user : uint32, shape (n,)
+        As in the log.
+    tokens : int32, shape (n,)
+        Length of the history that is cached.
+    """
+
+    user: NDArray[np.uint32]
+    tokens: NDArray[np.int32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Who serves what.
+
+    Attributes
+    ----------
+    instance : uint16, shape (requests,)
+    local_user : int32, shape (users,)
+        Number of each user on its instance.
+    users_of : tuple of int
+        Users of each instance.
+    order : tuple of int64 arrays
+        Requests of each instance, in order of arrival.
+    """
+
+    instance: NDArray[np.uint16]
+    owner: NDArray[np.uint16]
+    local_user: NDArray[np.int32]
+    users_of: tuple[int, ...]
+    order: tuple[NDArray[np.int64], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instance:
+    """State of one instance, in the arrays that the loops work on."""
+
+    number: int
+    order: NDArray[np.int64]
+    ints: NDArray[np.int64]
+    floats: NDArray[np.float64]
+    users: Users
+    rows: Rows
+
+
+def rendezvous_owners(instances: int) -> list[int]:
+    """Return the owner of each slot as the routing loop would first place them: equal weights, names instance-0 and so on."""
+    return [int(owner) for owner in place([f"instance-{number}" for number in range(instances)], [100.0] * instances)]
+
+
+def placed(log: RequestLog, owners: Sequence[int], *, instances: int) -> Placement:
+    """Return who serves what.
+
+    Raises
+    ------
+    ValueError
+        When the owners are not 4096 numbers of instances.
+    """
+    table = np.asarray(owners, dtype=np.int64)
+    if table.shape != (SLOTS,) or table.min() < 0 or table.max() >= instances:
+        raise ValueError(f"routing: {SLOTS} owners within 0..{instances - 1} are needed, one for each slot")
+    owner = table.astype(np.uint16)[log.user_slots]
+    users_of = np.bincount(owner, minlength=instances)
+    by_owner = np.argsort(owner, kind="stable")
+    first = np.concatenate(([0], np.cumsum(users_of)[:-1]))
+    local = np.empty(log.users, dtype=np.int32)
+    local[by_owner] = np.arange(log.users) - np.repeat(first, users_of)
+    instance = owner[log.user]
+    by_instance = np.argsort(instance, kind="stable")
+    bounds = np.cumsum(np.bincount(instance, minlength=instances))[:-1]
+    return Placement(
+        instance=instance,
+        owner=owner,
+        local_user=local,
+        users_of=tuple(int(count) for count in users_of),
+        order=tuple(np.split(by_instance, bounds)),
+    )
+
+
+def requests_of(log: RequestLog, placement: Placement) -> Requests:
+    """Return the columns of a log, and empty ones for the outcome."""
+    count = len(log)
+    return Requests(
+        arrival_ms=log.arrival_ms,
+        user=placement.local_user[log.user],
+        history=log.history_tokens,
+        candidates=log.candidates,
+        law=log.law,
+        latency_ms=np.zeros(count),
+        service_ms=np.zeros(count),
+        kv_hit=np.zeros(count, dtype=np.int32),
+        host_hit=np.zeros(count, dtype=np.int32),
+        ssd_hit=np.zeros(count, dtype=np.int32),
+        rows_asked=np.zeros(count, dtype=np.int32),
+        rows_missed=np.zeros(count, dtype=np.int32),
+    )
+
+
+def constants_of(config: FleetConfig, log: RequestLog, tables: LawTables, level: Level, *, watched: bool) -> NDArray[np.int64]:
+    """Return the whole-number constants of a fleet; `watched` is whether a policy reads what an agent could measure."""
+    out = np.zeros(state.FLEET_INTS, dtype=np.int64)
+    out[state.PAGE_TOKENS], out[state.PAGE_BYTES] = config.page_tokens, config.page_bytes
+    out[state.ROW_BYTES] = config.service.row_bytes
+    out[state.ROWS_PER_TOKEN] = log.rows_per_token
+    out[state.CELL_BYTES] = config.service.row_bytes * tables.one_in
+    out[state.MODE] = _MODES.get(level, state.SOME_ROWS)
+    out[state.RECORD_ONE_IN] = RECORD_EVERY[level] if watched else -1
+    out[state.LAYERS] = config.service.layers
+    out[state.POOL_BYTES] = config.pool_bytes
+    return out
+
+
+def instance_of(
+    number: int,
+    *,
+    config: FleetConfig,
+    log: RequestLog,
+    placement: Placement,
+    tables: LawTables,
+    fleet: NDArray[np.int64],
+    warm: WarmUsers | None,
+    seed: int,
+) -> Instance:
+    """Return one instance before its first request: rows in the steady state of its first law, users as given."""
+    order = placement.order[number]
+    ints, floats = np.zeros(state.INTS, dtype=np.int64), np.zeros(state.FLOATS)
+    first = int(log.law[order[0]]) if len(order) else 0
+    users, rows = _empty_users(placement.users_of[number]), _empty_rows(config, tables, fleet)
+    ints[state.KV_LIMIT] = config.pool_bytes - config.first_emb_bytes
+    ints[state.HOST_LIMIT], ints[state.SSD_LIMIT] = config.host_bytes, config.ssd_bytes
+    ints[state.KNOWN_LAW] = ints[state.KNOWN_USED] = -1
+    floats[state.FILLED_AT] = -1.0
+    most_cells = config.pool_bytes // int(fleet[state.CELL_BYTES])
+    ints[state.GHOST_LIMIT] = min(most_cells, tables.cells)
+    ints[state.EMB_TARGET] = config.first_emb_bytes
+    if fleet[state.MODE] == state.NO_ROWS:
+        group = int(tables.laws.ints[first, state.GROUP])
+        rows.window[group], rows.window_law[group] = tables.laws.window[-1], first
+    set_emb_limit(fleet, ints, floats, rows, tables.laws, config.first_emb_bytes)
+    if fleet[state.MODE] != state.NO_ROWS:
+        warm_rows(np.uint64(_seed_of(seed, number)), tables.cell_mass(first), ints, floats, rows)
+    ints[state.RESIZE_EVICTED] = 0
+    if warm is not None:
+        mine = placement.owner[warm.user] == number
+        warm_users(fleet, ints, users, placement.local_user[warm.user[mine]], warm.tokens[mine])
+    return Instance(number=number, order=order, ints=ints, floats=floats, users=users, rows=rows)
+
+
+def _empty_users(count: int) -> Users:
+    sentinels = np.arange(count, count + TIERS, dtype=np.int32)
+    older, younger = np.zeros(count + TIERS, dtype=np.int32), np.zeros(count + TIERS, dtype=np.int32)
+    older[count:] = younger[count:] = sentinels
+    return Users(
+        older=older,
+        younger=younger,
+        tier=np.zeros(count, dtype=np.int8),
+        tokens=np.zeros(count, dtype=np.int32),
+        ready_ms=np.full(count, NO_PREFIX),
+    )
+
+
+def _empty_rows(config: FleetConfig, tables: LawTables, fleet: NDArray[np.int64]) -> Rows:
+    simulated = fleet[state.MODE] != state.NO_ROWS
+    cells = tables.cells if simulated else 0
+    kept = min(cells, 2 * (config.pool_bytes // int(fleet[state.CELL_BYTES])))
+    size = 1 << max(10, int(np.ceil(np.log2(2 * kept + 4)))) if simulated else 1
+    groups = int(tables.laws.ints[:, state.GROUP].max()) + 1
+    samples = SAMPLES_KEPT if fleet[state.RECORD_ONE_IN] > 0 else 0
+    return Rows(
+        last=np.full(cells, -1, dtype=np.int32),
+        ring=np.zeros(size, dtype=np.int32),
+        window=np.zeros(groups),
+        window_law=np.full(groups, -1, dtype=np.int64),
+        sampled=np.zeros(samples, dtype=np.int32),
+        sampled_ms=np.zeros(samples),
+    )
+
+
+def _seed_of(seed: int, number: int) -> int:
+    return (seed * 0x9E37_79B9_7F4A_7C15 + (number + 1) * 0xD1B5_4A32_D192_ED03) & 0xFFFF_FFFF_FFFF_FFFF

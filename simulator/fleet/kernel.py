@@ -1,0 +1,233 @@
+"""The loop of the fleet: one instance serves its requests in order of arrival.
+
+Per request: what time has done since the last one (jobs ended, a split settled, rows refilled), the KV cache and the tiers below
+it, the rows of what was not cached, the service law, and Lindley's recursion (start = max(arrival, server free)). The order and
+the rules are those of `simulator.core.instance`, which a test compares request by request.
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.compiled import compiled
+from simulator.fleet import resize, ring
+from simulator.fleet import users as kv
+from simulator.fleet.randomness import binomial, mix, stream_of
+from simulator.fleet.resize import refill_backlog
+from simulator.fleet.service import compute_ms, gather_ms
+from simulator.fleet.state import (
+    CELL_ROWS,
+    EMB_MISS_MS,
+    EVERY_ROW,
+    EXPECTED,
+    FILLED_AT,
+    FREE_AT,
+    HEAD_MISS,
+    KV_ASKED,
+    KV_EVICTED,
+    KV_HIT,
+    KV_MISS_MS,
+    LAYERS,
+    LINK_PER_MS,
+    LOWER_HIT,
+    MISSES,
+    MODE,
+    NO_ROWS,
+    RATIO,
+    RECORD_ONE_IN,
+    REFILL_PER_SECOND,
+    RELOAD_BYTES,
+    RELOAD_FIXED_MS,
+    REQUESTS,
+    ROW_BYTES,
+    ROWS_ASKED,
+    ROWS_MISSED,
+    ROWS_PER_TOKEN,
+    SAMPLE_CARRY,
+    SERVICE_MS,
+    SERVICE_SQUARED,
+    SERVING,
+    SHARE,
+    SSD_PER_MS,
+    Laws,
+    Requests,
+    Rows,
+    Users,
+)
+from simulator.fleet.window import look_at_head, miss_ratio, note_rate
+
+MISS_WINDOW = 400.0
+MOST_REFILL_SHARE = 0.9
+_NOISE = np.uint64(0x2545_F491_4F6C_DD1D)
+
+
+@compiled
+def user_in_service(ints: NDArray[np.int64], order: NDArray[np.int64], place: int, requests: Requests, now_ms: float) -> int:
+    """Return the user whose job the server works on; jobs before `place` are known."""
+    serving = ints[SERVING]
+    found = kv.NOBODY
+    while serving < place:
+        job = order[serving]
+        arrival, latency, service = requests.arrival_ms[job], requests.latency_ms[job], requests.service_ms[job]
+        done = arrival + latency
+        if done > now_ms:
+            start = arrival if latency == service else done - service
+            if start <= now_ms:
+                found = requests.user[job]
+            break
+        serving += 1
+    ints[SERVING] = serving
+    return found
+
+
+@compiled
+def rows_missed(
+    fleet: NDArray[np.int64],
+    ints: NDArray[np.int64],
+    floats: NDArray[np.float64],
+    rows: Rows,
+    laws: Laws,
+    law: int,
+    asked: int,
+    stream: np.uint64,
+    now_ms: float,
+) -> int:
+    """Look up the rows of one request and return how many missed."""
+    if asked == 0:
+        return 0
+    note_rate(ints, floats, asked, now_ms)
+    if fleet[MODE] == NO_ROWS:
+        ratio = miss_ratio(fleet, ints, floats, rows, laws, law, asked)
+        return binomial(asked, ratio, mix(stream ^ _NOISE))
+    share = laws.floats[law, SHARE]
+    count = asked
+    if fleet[MODE] != EVERY_ROW:
+        # As many samples as are expected, with the fraction carried on: their number adds no noise of its own.
+        wanted = floats[SAMPLE_CARRY] + asked * share
+        count = int(wanted)
+        floats[SAMPLE_CARRY] = wanted - count
+    missed = ring.look_up(count, stream, now_ms, law, laws, ints, rows, fleet[RECORD_ONE_IN])
+    if count > 0:
+        keep = math.exp(-count / MISS_WINDOW)
+        floats[MISSES] = floats[MISSES] * keep + missed
+        floats[EXPECTED] = floats[EXPECTED] * keep + count
+    ratio = floats[MISSES] / floats[EXPECTED] if floats[EXPECTED] > 0.0 else 0.0
+    if fleet[MODE] == EVERY_ROW:
+        floats[RATIO] = ratio
+        return missed
+    if laws.rows[law, -1] > 0.0:
+        look_at_head(ints, floats, law, laws)
+    floats[RATIO] = min(1.0, ratio * share * laws.floats[law, CELL_ROWS] + floats[HEAD_MISS])
+    return binomial(asked, floats[RATIO], mix(stream ^ _NOISE))
+
+
+@compiled
+def reload_ms(
+    physics: NDArray[np.float64], fleet: NDArray[np.int64], loaded: int, from_ssd: bool, taken: float, compute: float
+) -> float:
+    """Return what loading so many tokens adds to a request that then computes for `compute` ms: layer by layer, overlapped."""
+    rate = physics[LINK_PER_MS] * (1.0 - taken)
+    if from_ssd:
+        rate = min(rate, physics[SSD_PER_MS])
+    load = kv.bytes_of(fleet, loaded) / rate
+    layers = fleet[LAYERS]
+    return physics[RELOAD_FIXED_MS] + load / layers + max(0.0, load - compute) * (layers - 1) / layers
+
+
+@compiled
+def serve_one(
+    place: int,
+    order: NDArray[np.int64],
+    requests: Requests,
+    physics: NDArray[np.float64],
+    fleet: NDArray[np.int64],
+    ints: NDArray[np.int64],
+    floats: NDArray[np.float64],
+    users: Users,
+    rows: Rows,
+    laws: Laws,
+    seed: np.uint64,
+) -> None:
+    """Serve the request at one place of the instance's order."""
+    job = order[place]
+    now, user = requests.arrival_ms[job], np.int64(requests.user[job])
+    history, candidates = np.int64(requests.history[job]), np.int64(requests.candidates[job])
+    law = np.int64(requests.law[job])
+    serving = user_in_service(ints, order, place, requests, now)
+    resize.advance(physics, fleet, ints, floats, users, rows, laws, serving, now)
+    kv.settle_prefix(fleet, ints, users, user, now)
+
+    below = kv.NOWHERE if users.tier[user] < kv.HOST else np.int64(users.tier[user])
+    available = 0
+    if below != kv.NOWHERE:
+        available = min(np.int64(users.tokens[user]), history)
+        kv.leave_lower_tier(fleet, ints, users, user)
+    held = users.tokens[user]
+    hit = kv.access(fleet, ints, users, user, history, serving)
+    if floats[FILLED_AT] < 0.0 and ints[KV_EVICTED] > 0:
+        floats[FILLED_AT] = now
+    taken = 0.0
+    if physics[REFILL_PER_SECOND] > 0.0 and refill_backlog(fleet, ints, floats, rows, laws) > 0:
+        taken = min(MOST_REFILL_SHARE, physics[REFILL_PER_SECOND] / (physics[LINK_PER_MS] * 1e3))
+    loaded, stall = 0, 0.0
+    if available > 0:
+        per_token = fleet[ROWS_PER_TOKEN] * floats[RATIO]
+        again = gather_ms(physics, fleet[ROW_BYTES], np.int64(per_token * available), taken)
+        shorter = compute_ms(physics, history, candidates, available)
+        stall = reload_ms(physics, fleet, available, below == kv.SSD, taken, shorter)
+        if stall + shorter <= compute_ms(physics, history, candidates, 0) + again:
+            loaded = available
+            ints[RELOAD_BYTES] += kv.bytes_of(fleet, loaded)
+        else:
+            stall = 0.0
+        if users.tier[user] == kv.NOWHERE:  # no room in HBM: it stays where it was
+            users.tokens[user] = held
+            kv.sink(fleet, ints, users, user, kv.HOST)
+
+    asked = (history + candidates - hit - loaded) * fleet[ROWS_PER_TOKEN]
+    missed = rows_missed(fleet, ints, floats, rows, laws, law, asked, stream_of(seed, job), now)
+    compute = compute_ms(physics, history, candidates, hit + loaded)
+    gather = gather_ms(physics, fleet[ROW_BYTES], missed, taken)
+    service = compute + stall + gather
+    start = max(now, floats[FREE_AT])
+    floats[FREE_AT] = start + service
+
+    requests.latency_ms[job] = (start - now) + service
+    requests.service_ms[job] = service
+    requests.kv_hit[job] = hit
+    requests.host_hit[job] = loaded if below == kv.HOST else 0
+    requests.ssd_hit[job] = loaded if below == kv.SSD else 0
+    requests.rows_asked[job] = asked
+    requests.rows_missed[job] = missed
+    ints[REQUESTS] += 1
+    ints[KV_ASKED] += history
+    ints[KV_HIT] += hit
+    ints[LOWER_HIT] += loaded
+    ints[ROWS_ASKED] += asked
+    ints[ROWS_MISSED] += missed
+    floats[SERVICE_MS] += service
+    floats[SERVICE_SQUARED] += service * service
+    floats[EMB_MISS_MS] += gather
+    if fleet[RECORD_ONE_IN] >= 0:
+        floats[KV_MISS_MS] += compute + stall - compute_ms(physics, history, candidates, history)
+
+
+@compiled
+def serve(
+    first: int,
+    stop: int,
+    order: NDArray[np.int64],
+    requests: Requests,
+    physics: NDArray[np.float64],
+    fleet: NDArray[np.int64],
+    ints: NDArray[np.int64],
+    floats: NDArray[np.float64],
+    users: Users,
+    rows: Rows,
+    laws: Laws,
+    seed: np.uint64,
+) -> None:
+    """Serve the requests at the places first..stop-1 of the instance's order."""
+    for place in range(first, stop):
+        serve_one(place, order, requests, physics, fleet, ints, floats, users, rows, laws, seed)

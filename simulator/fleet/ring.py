@@ -1,0 +1,209 @@
+"""The EMB cache of one instance, compiled: exact LRU over numbered cells as a lazy ring, as in `simulator.core.emb_cache`.
+
+A cell is one row, or one sampled row that stands for many. Cells between tail and head are cached, those behind the tail are the
+ghost list, so that a shrink advances the tail and an ordered refill walks it back. A test compares it with the model's own cache.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.compiled import compiled
+from simulator.fleet.randomness import GOLDEN, mix
+from simulator.fleet.state import (
+    BINS,
+    CELLS,
+    DRIFT_CELLS,
+    DRIFT_PER_MS,
+    EMB_EVICTED,
+    FLOOR,
+    GHOST_LIMIT,
+    GHOSTS,
+    HEAD,
+    OFFSET,
+    ROWS_CAPACITY,
+    ROWS_USED,
+    SAMPLES,
+    TAIL,
+    Laws,
+    Rows,
+)
+
+_S32 = np.uint64(32)
+_LOW = np.uint64(0xFFFF_FFFF)
+_PHASE = np.uint64(0x9FB2_1C65_1E98_DF25)
+_TO_UNIT = 2.0**-32
+
+
+@compiled
+def cell_of(
+    value: np.uint64,
+    now_ms: float,
+    law: int,
+    laws: Laws,
+) -> int:
+    """Return the cell that one access touches: its popularity from 64 random bits, who holds that rank now from the time."""
+    scaled = (value >> _S32) * np.uint64(laws.ints[law, BINS])
+    place = np.int64(scaled >> _S32)
+    if (scaled & _LOW) >= np.uint64(laws.cut[law, place]):
+        place = np.int64(laws.other[law, place])
+    rank = laws.low[law, place] + np.int64(((value & _LOW) * np.uint64(laws.width[law, place])) >> _S32)
+    cells = laws.ints[law, CELLS]
+    drifting = laws.ints[law, DRIFT_CELLS]
+    if rank < drifting:
+        # Each rank changes hands at even intervals that begin at a time of its own; a row of the tail takes it over.
+        named = np.uint64(rank) * GOLDEN + _PHASE
+        phase = np.float64(mix(named) >> _S32) * _TO_UNIT
+        epoch = np.int64(now_ms * laws.floats[law, DRIFT_PER_MS] + phase)
+        if epoch > 0:
+            rank = drifting + np.int64(mix(named ^ (np.uint64(epoch) * _PHASE)) % np.uint64(cells - drifting))
+    rank += laws.ints[law, OFFSET]
+    return rank - cells if rank >= cells else rank
+
+
+@compiled
+def compact(ints: NDArray[np.int64], rows: Rows) -> None:
+    """Rewrite the ring from virtual time 0 without stale slots, keeping the cached cells and the youngest ghosts."""
+    last, ring = rows.last, rows.ring
+    head, tail, mask = ints[HEAD], ints[TAIL], len(ring) - 1
+    drop = max(0, ints[GHOSTS] - ints[GHOST_LIMIT])
+    live = np.empty(ints[GHOSTS] + ints[ROWS_USED] - drop, dtype=np.int32)
+    count = ghosts = 0
+    for time in range(ints[FLOOR], head):
+        cell = ring[time & mask]
+        if last[cell] == time:
+            if drop > 0:
+                drop -= 1
+                continue
+            live[count] = cell
+            count += 1
+            ghosts += time < tail
+    last[:] = -1
+    for time in range(count):
+        ring[time] = live[time]
+        last[live[time]] = time
+    ints[FLOOR], ints[TAIL], ints[HEAD], ints[GHOSTS] = 0, ghosts, count, ghosts
+
+
+@compiled
+def touch(ints: NDArray[np.int64], rows: Rows, cells: NDArray[np.int64]) -> int:
+    """Touch cells in order and return how many missed; a miss loads the cell and, when full, evicts the oldest."""
+    misses = 0
+    for cell in cells:
+        misses += touch_one(ints, rows, cell)
+    return misses
+
+
+@compiled
+def touch_one(ints: NDArray[np.int64], rows: Rows, cell: int) -> bool:
+    """Touch one cell; say whether it missed."""
+    last, ring = rows.last, rows.ring
+    mask = len(ring) - 1
+    head, tail = ints[HEAD], ints[TAIL]
+    seen = last[cell]
+    last[cell] = head
+    ring[head & mask] = cell
+    ints[HEAD] = head + 1
+    missed = seen < tail
+    if missed:
+        if seen >= ints[FLOOR]:
+            ints[GHOSTS] -= 1
+        if ints[ROWS_USED] < ints[ROWS_CAPACITY]:
+            ints[ROWS_USED] += 1
+        else:
+            while last[ring[tail & mask]] != tail:
+                tail += 1
+            ints[TAIL] = tail + 1
+            ints[GHOSTS] += 1
+            ints[EMB_EVICTED] += ints[ROWS_USED] > 0
+    if head + 1 - ints[FLOOR] > mask:
+        compact(ints, rows)
+    return missed
+
+
+@compiled
+def look_up(
+    count: int,
+    stream: np.uint64,
+    now_ms: float,
+    law: int,
+    laws: Laws,
+    ints: NDArray[np.int64],
+    rows: Rows,
+    record_one_in: int,
+) -> int:
+    """Draw and touch the rows of one request, note one cell in `record_one_in` (none below 1), and return the misses."""
+    # The hot loop of the fleet, with the state of `touch_one` in locals.
+    last, ring = rows.last, rows.ring
+    mask = len(ring) - 1
+    head, tail, used, capacity = ints[HEAD], ints[TAIL], ints[ROWS_USED], ints[ROWS_CAPACITY]
+    floor, ghosts = ints[FLOOR], ints[GHOSTS]
+    misses = evicted = 0
+    for _ in range(count):
+        stream += GOLDEN
+        cell = cell_of(mix(stream), now_ms, law, laws)
+        seen = last[cell]
+        last[cell] = head
+        ring[head & mask] = cell
+        head += 1
+        if seen < tail:
+            misses += 1
+            ghosts -= seen >= floor
+            if used < capacity:
+                used += 1
+            else:
+                while last[ring[tail & mask]] != tail:
+                    tail += 1
+                tail += 1
+                ghosts += 1
+                evicted += used > 0
+        if head - floor > mask:
+            ints[HEAD], ints[TAIL], ints[ROWS_USED], ints[GHOSTS] = head, tail, used, ghosts
+            compact(ints, rows)
+            head, tail, floor, ghosts = ints[HEAD], ints[TAIL], ints[FLOOR], ints[GHOSTS]
+        if record_one_in > 0 and mix(np.uint64(cell)) % np.uint64(record_one_in) == np.uint64(0):
+            place = ints[SAMPLES]
+            if place < len(rows.sampled):
+                rows.sampled[place] = cell
+                rows.sampled_ms[place] = now_ms
+            ints[SAMPLES] = place + 1
+    ints[HEAD], ints[TAIL], ints[ROWS_USED], ints[GHOSTS] = head, tail, used, ghosts
+    ints[EMB_EVICTED] += evicted
+    return misses
+
+
+@compiled
+def trim(ints: NDArray[np.int64], rows: Rows) -> int:
+    """Evict the oldest cells until the capacity holds; return how many."""
+    last, ring = rows.last, rows.ring
+    mask, tail, dropped = len(ring) - 1, ints[TAIL], 0
+    while ints[ROWS_USED] > ints[ROWS_CAPACITY]:
+        while last[ring[tail & mask]] != tail:
+            tail += 1
+        tail += 1
+        dropped += 1
+        ints[ROWS_USED] -= 1
+    ints[TAIL] = tail
+    ints[GHOSTS] += dropped
+    return dropped
+
+
+@compiled
+def backlog(ints: NDArray[np.int64]) -> int:
+    """Return the cells that an ordered refill could load."""
+    return min(max(np.int64(0), ints[ROWS_CAPACITY] - ints[ROWS_USED]), ints[GHOSTS])
+
+
+@compiled
+def refill(ints: NDArray[np.int64], rows: Rows, cells: int) -> int:
+    """Load the youngest ghosts, up to so many; return how many were loaded."""
+    loaded = min(cells, backlog(ints))
+    last, ring = rows.last, rows.ring
+    mask, tail, left = len(ring) - 1, ints[TAIL], loaded
+    while left > 0:
+        tail -= 1
+        if last[ring[tail & mask]] == tail:
+            left -= 1
+    ints[TAIL] = tail
+    ints[ROWS_USED] += loaded
+    ints[GHOSTS] -= loaded
+    return loaded

@@ -1,0 +1,285 @@
+"""One simulation: a log through a fleet at a level of detail, with whoever chooses the splits.
+
+Instances do not see each other, so each runs from one decision of the split policy to the next by itself; without decisions it
+runs through. The same log, configuration and seed give the same result, whatever the order of simulation.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.fleet import state
+from simulator.fleet.build import Instance, Placement, WarmUsers, constants_of, instance_of, placed, requests_of
+from simulator.fleet.config import FleetConfig, Level
+from simulator.fleet.doubts import doubts_of
+from simulator.fleet.kernel import serve, user_in_service
+from simulator.fleet.laws import LawTables, law_tables
+from simulator.fleet.observe import Watched, observe
+from simulator.fleet.policies import FixedSplit, SplitPolicy
+from simulator.fleet.resize import emb_used_bytes, settle
+from simulator.fleet.result import FleetResult, Move, Windows
+from simulator.fleet.service import fleet_floats
+from simulator.fleet.state import Requests
+from simulator.replay import even_slots
+from simulator.request_log import RequestLog
+
+WINDOWS = 8
+MOST_STEPS = 1_000_000
+Progress = Callable[[int, int], None]
+
+
+def simulate(
+    log: RequestLog,
+    config: FleetConfig,
+    *,
+    level: Level = Level.SAMPLED,
+    split: SplitPolicy | None = None,
+    routing: Sequence[int] | None = None,
+    seed: int,
+    warm: WarmUsers | None = None,
+    measured_from_ms: float = 0.0,
+    window_ms: float | None = None,
+    progress: Progress | None = None,
+) -> FleetResult:
+    """Serve a log with a fleet in virtual time.
+
+    Parameters
+    ----------
+    log : RequestLog
+    config : FleetConfig
+    level : Level
+    split : SplitPolicy, optional
+        The configured split is held when absent.
+    routing : sequence of int, optional
+        Owner of each of 4096 slots; dealt out in turn when absent (`rendezvous_owners` places them as the routing loop does).
+    seed : int
+        Of the rows drawn and of the warm start.
+    warm : WarmUsers, optional
+        The KV caches start empty when absent; EMB caches always start in the steady state of their first law.
+    measured_from_ms : float
+        Requests before it are left out of the summary.
+    window_ms : float, optional
+        Length of the windows of the series under a fixed split; an eighth of the log when absent. A policy's interval otherwise.
+    progress : callable, optional
+        Called with (requests served, requests in all) now and then.
+
+    Raises
+    ------
+    ValueError
+        The message begins with the name of what is wrong.
+    """
+    policy = split or FixedSplit()
+    if not policy.interval_ms > 0.0:
+        raise ValueError(f"split: an interval of {policy.interval_ms} ms is not positive")
+    if not (math.isfinite(measured_from_ms) and measured_from_ms >= 0.0):
+        raise ValueError(f"measured_from_ms: {measured_from_ms} must be finite and not negative")
+    if not 0 <= seed < 1 << 63:
+        raise ValueError(f"seed: {seed} lies outside 0..2**63")
+    level = Level(level)
+    watched = math.isfinite(policy.interval_ms)
+    step_ms = policy.interval_ms if watched else window_ms or max(log.duration_ms / WINDOWS, 1.0)
+    ends = _ends(log, step_ms)
+    placement = placed(log, even_slots(config.instances) if routing is None else routing, instances=config.instances)
+    tables = law_tables(log.laws, level, head=not watched)
+    run = _Run(
+        log=log,
+        config=config,
+        level=level,
+        seed=seed,
+        warm=warm,
+        placement=placement,
+        requests=requests_of(log, placement),
+        tables=tables,
+        physics=fleet_floats(config),
+        fleet=constants_of(config, log, tables, level, watched=watched),
+        ends=ends,
+        progress=progress or _silent,
+        series=np.zeros((3, len(ends), config.instances), dtype=np.int64),
+        counted=np.zeros((config.instances, state.INTS), dtype=np.int64),
+        filled_at_ms=np.full(config.instances, -1.0),
+    )
+    if watched:
+        run.steered(policy)
+    else:
+        run.straight()
+    return run.result(window_ms=step_ms, measured_from_ms=measured_from_ms)
+
+
+def _ends(log: RequestLog, step_ms: float) -> NDArray[np.float64]:
+    """Return the ends of the steps that cover the log; the last one lies behind its last request."""
+    if not (step_ms > 0.0 and log.arrival_ms[-1] / step_ms < MOST_STEPS):
+        raise ValueError(f"window_ms: {step_ms} ms cuts the log into more than {MOST_STEPS} steps")
+    first = math.floor(log.arrival_ms[0] / step_ms)
+    last = math.floor(log.arrival_ms[-1] / step_ms)
+    return np.arange(first + 1, last + 2, dtype=np.float64) * step_ms
+
+
+def _silent(served: int, of: int) -> None:
+    pass
+
+
+@dataclass(kw_only=True)
+class _Run:
+    """A simulation under way; `series` has EMB limit, EMB used and KV used by step and instance."""
+
+    log: RequestLog
+    config: FleetConfig
+    level: Level
+    seed: int
+    warm: WarmUsers | None
+    placement: Placement
+    requests: Requests
+    tables: LawTables
+    physics: NDArray[np.float64]
+    fleet: NDArray[np.int64]
+    ends: NDArray[np.float64]
+    progress: Progress
+    series: NDArray[np.int64]
+    counted: NDArray[np.int64]
+    filled_at_ms: NDArray[np.float64]
+    moves: list[Move] = field(default_factory=list)
+    served: int = 0
+
+    def straight(self) -> None:
+        """Run each instance through; only one is in memory at a time."""
+        for number in range(self.config.instances):
+            instance = self._begin(number)
+            stops = self._stops(instance)
+            for step, stop in enumerate(stops[1:]):
+                self._serve(instance, int(stops[step]), int(stop))
+                self._note(instance, step)
+            self._end(instance)
+
+    def steered(self, policy: SplitPolicy) -> None:
+        """Run all instances from one decision to the next."""
+        instances = [self._begin(number) for number in range(self.config.instances)]
+        stops = [self._stops(instance) for instance in instances]
+        watched = Watched(log=self.log, config=self.config, tables=self.tables, requests=self.requests, fleet=self.fleet)
+        before = [(instance.ints.copy(), instance.floats.copy()) for instance in instances]
+        for step, end in enumerate(self.ends.tolist()):
+            for instance, places in zip(instances, stops, strict=True):
+                self._serve(instance, int(places[step]), int(places[step + 1]))
+            if step + 1 < len(self.ends):
+                seen = [
+                    observe(watched, i, before[i.number], slice(int(p[step]), int(p[step + 1])), interval_ms=policy.interval_ms)
+                    for i, p in zip(instances, stops, strict=True)
+                ]
+                before = [(instance.ints.copy(), instance.floats.copy()) for instance in instances]
+                wanted = policy.decide(end, seen)
+                for instance, places, emb_bytes in zip(instances, stops, wanted, strict=True):
+                    self._move(instance, int(places[step + 1]), emb_bytes, end)
+            for instance in instances:
+                self._note(instance, step)
+        for instance in instances:
+            self._end(instance)
+
+    def result(self, *, window_ms: float, measured_from_ms: float) -> FleetResult:
+        """Put the outcome together."""
+        requests, total = self.requests, self.counted.sum(axis=0)
+        made = FleetResult(
+            log=self.log,
+            config=self.config,
+            level=self.level,
+            seed=self.seed,
+            instance=self.placement.instance,
+            latency_ms=requests.latency_ms,
+            service_ms=requests.service_ms,
+            kv_hit_tokens=requests.kv_hit,
+            host_hit_tokens=requests.host_hit,
+            ssd_hit_tokens=requests.ssd_hit,
+            rows_asked=requests.rows_asked,
+            rows_missed=requests.rows_missed,
+            windows=Windows(
+                window_ms=window_ms,
+                emb_limit_bytes=self.series[0],
+                emb_used_bytes=self.series[1],
+                kv_used_bytes=self.series[2],
+            ),
+            moves=tuple(self.moves),
+            bytes_by_class={
+                "demand": int(total[state.ROWS_MISSED]) * self.config.service.row_bytes,
+                "refill": int(total[state.REFILL_BYTES]),
+                "reload": int(total[state.RELOAD_BYTES]),
+                "offload": int(total[state.OFFLOAD_BYTES]),
+                "kvEvicted": int(total[state.KV_EVICTED]),
+                "embEvicted": int(total[state.EMB_EVICTED]) * int(self.fleet[state.CELL_BYTES]),
+                "resizeEvicted": int(total[state.RESIZE_EVICTED]),
+            },
+            measured_from_ms=measured_from_ms,
+        )
+        doubts = doubts_of(
+            made,
+            filled_at_ms=self.filled_at_ms.tolist(),
+            one_in=self.tables.one_in,
+            least_emb_bytes=int(self.series[0].min()),
+        )
+        return replace(made, doubts=doubts)
+
+    def _begin(self, number: int) -> Instance:
+        return instance_of(
+            number,
+            config=self.config,
+            log=self.log,
+            placement=self.placement,
+            tables=self.tables,
+            fleet=self.fleet,
+            warm=self.warm,
+            seed=self.seed,
+        )
+
+    def _stops(self, instance: Instance) -> list[int]:
+        """Return where in the instance's order each step begins, and where the last one ends."""
+        arrivals = self.log.arrival_ms[instance.order]
+        return [0, *np.searchsorted(arrivals, self.ends, side="left").tolist()]
+
+    def _serve(self, instance: Instance, first: int, stop: int) -> None:
+        serve(
+            first,
+            stop,
+            instance.order,
+            self.requests,
+            self.physics,
+            self.fleet,
+            instance.ints,
+            instance.floats,
+            instance.users,
+            instance.rows,
+            self.tables.laws,
+            np.uint64(self.seed),
+        )
+        self.served += stop - first
+        self.progress(self.served, len(self.log))
+
+    def _move(self, instance: Instance, place: int, emb_bytes: int | None, now_ms: float) -> None:
+        """Take a wanted split over: shrink now, grow now or when nothing is above a limit any more."""
+        ints, before = instance.ints, int(instance.ints[state.EMB_TARGET])
+        if emb_bytes is None or emb_bytes == before:
+            return
+        if not 0 <= emb_bytes <= self.config.pool_bytes:
+            raise ValueError(f"split: {emb_bytes} bytes for EMB are not within the pool of {self.config.pool_bytes}")
+        evicted = int(ints[state.RESIZE_EVICTED])
+        ints[state.EMB_TARGET] = emb_bytes
+        serving = user_in_service(ints, instance.order, place, self.requests, now_ms)
+        rest = (instance.floats, instance.users, instance.rows, self.tables.laws)
+        settle(self.physics, self.fleet, ints, *rest, serving, now_ms)
+        self.moves.append(
+            Move(
+                at_ms=now_ms,
+                instance=instance.number,
+                from_emb_bytes=before,
+                to_emb_bytes=emb_bytes,
+                evicted_bytes=int(ints[state.RESIZE_EVICTED]) - evicted,
+            )
+        )
+
+    def _note(self, instance: Instance, step: int) -> None:
+        ints = instance.ints
+        used = emb_used_bytes(self.fleet, ints, instance.floats, instance.rows, self.tables.laws)
+        self.series[:, step, instance.number] = ints[state.EMB_LIMIT], used, ints[state.KV_USED]
+
+    def _end(self, instance: Instance) -> None:
+        self.counted[instance.number] = instance.ints
+        self.filled_at_ms[instance.number] = instance.floats[state.FILLED_AT]

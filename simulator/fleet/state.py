@@ -1,0 +1,112 @@
+"""Places in the state vectors of one instance: whole numbers and floats that the compiled loops read and write.
+
+One vector of each kind an instance, and named tuples of arrays, keep the argument lists of the loops short.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Whole numbers.
+HEAD, TAIL, FLOOR, ROWS_USED, GHOSTS, ROWS_CAPACITY, GHOST_LIMIT = range(7)
+EMB_LIMIT, EMB_TARGET, KV_LIMIT, KV_USED, HOST_LIMIT, HOST_USED, SSD_LIMIT, SSD_USED = range(7, 15)
+SERVING = 15
+REQUESTS, KV_ASKED, KV_HIT, LOWER_HIT, ROWS_ASKED, ROWS_MISSED = range(16, 22)
+REFILL_BYTES, RELOAD_BYTES, OFFLOAD_BYTES, KV_EVICTED, EMB_EVICTED, RESIZE_EVICTED = range(22, 28)
+SAMPLES, KNOWN_USED, SINCE_LOOK, KNOWN_LAW, WASTED, USED, LATE, PREFIX_BYTES = range(28, 36)
+INTS = 36
+
+# Floats.
+FREE_AT, REFILLED_TO, REFILL_CARRY, SAMPLE_CARRY = range(4)
+MISSES, EXPECTED, RATIO = range(4, 7)
+HEAD_ROWS, HEAD_MISS, FULL_WINDOW, ROW_RATE, ASKED_FADED, TIME_FADED, LOOKED_AT = range(7, 14)
+SERVICE_MS, SERVICE_SQUARED, EMB_MISS_MS, KV_MISS_MS, FILLED_AT = range(14, 19)
+FLOATS = 19
+
+# Constants of a fleet, whole numbers.
+PAGE_TOKENS, PAGE_BYTES, ROW_BYTES, ROWS_PER_TOKEN, CELL_BYTES, MODE, RECORD_ONE_IN, LAYERS, POOL_BYTES = range(9)
+FLEET_INTS = 9
+# Modes: every row, some of them, none.
+EVERY_ROW, SOME_ROWS, NO_ROWS = range(3)
+
+# Constants of a fleet, floats.
+LINK_PER_MS, GATHER_PER_SECOND, GATHER_FIXED_MS, REFILL_PER_SECOND, BLOCKING, SSD_PER_MS, RELOAD_FIXED_MS = range(7)
+BASE_MS, TOKEN_FLOPS, PAIR_FLOPS, OUTPUT_FLOPS, FLOOR_FLOPS, FLOPS_PER_SECOND, WEIGHTS_MS, TOKEN_MS, STRETCH, EMPTY_MS = range(
+    7, 17
+)
+FLEET_FLOATS = 17
+
+# Constants of a law, by kind.
+CELLS, OFFSET, DRIFT_CELLS, BINS, GROUP, DRIFT_ROWS = range(6)
+LAW_INTS = 6
+SHARE, DRIFT_PER_MS, CELL_ROWS = range(3)
+LAW_FLOATS = 3
+
+
+class Users(NamedTuple):
+    """Users of one instance by their number there; the lists have one sentinel a tier behind the users.
+
+    `older`, `younger` link each tier from its oldest to its youngest; `tier` says where a user's state is and `tokens` how long
+    it is; `ready_ms` is when a prefix computed ahead is finished, negative for a user without one.
+    """
+
+    older: NDArray[np.int32]
+    younger: NDArray[np.int32]
+    tier: NDArray[np.int8]
+    tokens: NDArray[np.int32]
+    ready_ms: NDArray[np.float64]
+
+
+class Rows(NamedTuple):
+    """Row cache of one instance: last access by cell, the ring, and the accesses that were sampled for a policy.
+
+    Where rows are left to the formula: the window of each group of laws with the same popular rows, in accesses, and the law of
+    each group that was asked last, negative for none.
+    """
+
+    last: NDArray[np.int32]
+    ring: NDArray[np.int32]
+    window: NDArray[np.float64]
+    window_law: NDArray[np.int64]
+    sampled: NDArray[np.int32]
+    sampled_ms: NDArray[np.float64]
+
+
+class Laws(NamedTuple):
+    """Popularity laws, the first index being the law: constants, alias tables of what is drawn, curves of what is not.
+
+    `cut`, `other`, `low`, `width` say for each bin when another bin takes its place, which cells it covers. The curves are known
+    at `window` accesses: cells and rows that a window of that length touches, the rest of the miss ratio, and rows in it that
+    drift can replace, with the integral of these.
+    """
+
+    ints: NDArray[np.int64]
+    floats: NDArray[np.float64]
+    cut: NDArray[np.uint32]
+    other: NDArray[np.int32]
+    low: NDArray[np.int32]
+    width: NDArray[np.int32]
+    window: NDArray[np.float64]
+    cells: NDArray[np.float64]
+    rows: NDArray[np.float64]
+    miss: NDArray[np.float64]
+    loss: NDArray[np.float64]
+    lost: NDArray[np.float64]
+
+
+class Requests(NamedTuple):
+    """Columns of a log, with each user's number on its instance, and the columns that the simulation writes."""
+
+    arrival_ms: NDArray[np.float64]
+    user: NDArray[np.int32]
+    history: NDArray[np.int32]
+    candidates: NDArray[np.int32]
+    law: NDArray[np.uint8]
+    latency_ms: NDArray[np.float64]
+    service_ms: NDArray[np.float64]
+    kv_hit: NDArray[np.int32]
+    host_hit: NDArray[np.int32]
+    ssd_hit: NDArray[np.int32]
+    rows_asked: NDArray[np.int32]
+    rows_missed: NDArray[np.int32]

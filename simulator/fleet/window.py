@@ -1,0 +1,222 @@
+"""Che's window of one instance, compiled: how far back its EMB cache reaches, and what the formula says of rows not simulated.
+
+With every row left to the formula the window is the state of the cache: it grows by each access until the cache is full, a refill
+moves it back faster, a shrink cuts it. Laws with other popular rows have windows of their own, which share the room and yield in
+proportion. With some rows simulated, the window is read off their number.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.compiled import compiled
+from simulator.fleet.state import (
+    ASKED_FADED,
+    CELL_ROWS,
+    DRIFT_PER_MS,
+    EMB_LIMIT,
+    FULL_WINDOW,
+    GROUP,
+    HEAD_MISS,
+    HEAD_ROWS,
+    KNOWN_LAW,
+    KNOWN_USED,
+    LOOKED_AT,
+    RATIO,
+    ROW_BYTES,
+    ROW_RATE,
+    ROWS_USED,
+    SINCE_LOOK,
+    TIME_FADED,
+    Laws,
+    Rows,
+)
+
+LOOK_EVERY = 1024
+_KEEP = 0.8
+_NONE = -1
+
+
+@compiled
+def at(grid: NDArray[np.float64], values: NDArray[np.float64], x: float) -> float:
+    """Return a curve at x: linear between points, flat beyond the ends."""
+    last = len(grid) - 1
+    if x <= grid[0]:
+        return values[0]
+    if x >= grid[last]:
+        return values[last]
+    low, high = 0, last
+    while high - low > 1:
+        middle = (low + high) >> 1
+        if grid[middle] <= x:
+            low = middle
+        else:
+            high = middle
+    share = (x - grid[low]) / (grid[high] - grid[low])
+    return values[low] + share * (values[high] - values[low])
+
+
+@compiled
+def inverse(grid: NDArray[np.float64], first: NDArray[np.float64], second: NDArray[np.float64], weight: float, y: float) -> float:
+    """Return where first + weight * second, which rises over the grid, reaches y; the last point when it never does."""
+    last = len(grid) - 1
+    if first[last] + weight * second[last] <= y:
+        return grid[last]
+    low, high = 0, last
+    while high - low > 1:
+        middle = (low + high) >> 1
+        if first[middle] + weight * second[middle] <= y:
+            low = middle
+        else:
+            high = middle
+    below, above = first[low] + weight * second[low], first[high] + weight * second[high]
+    share = (y - below) / (above - below) if above > below else 0.0
+    return grid[low] + max(0.0, share) * (grid[high] - grid[low])
+
+
+@compiled
+def note_rate(ints: NDArray[np.int64], floats: NDArray[np.float64], asked: int, now_ms: float) -> None:
+    """Count the rows asked; about every thousand requests renew the rate at which they come, and what rests on it."""
+    floats[ASKED_FADED] += asked
+    ints[SINCE_LOOK] += 1
+    if ints[SINCE_LOOK] >= LOOK_EVERY:
+        ints[SINCE_LOOK] = 0
+        floats[TIME_FADED] += now_ms - floats[LOOKED_AT]
+        floats[LOOKED_AT] = now_ms
+        if floats[TIME_FADED] > 0.0:
+            floats[ROW_RATE] = floats[ASKED_FADED] / floats[TIME_FADED]
+        floats[ASKED_FADED] *= _KEEP
+        floats[TIME_FADED] *= _KEEP
+        ints[KNOWN_LAW] = ints[KNOWN_USED] = _NONE
+
+
+@compiled
+def replaced(floats: NDArray[np.float64], law: int, laws: Laws) -> float:
+    """Return how often each drifting rank is replaced, per access."""
+    rate = floats[ROW_RATE]
+    return laws.floats[law, DRIFT_PER_MS] / rate if rate > 0.0 else 0.0
+
+
+@compiled
+def look_at_head(ints: NDArray[np.int64], floats: NDArray[np.float64], law: int, laws: Laws) -> None:
+    """Renew what the formula says of the head, if the number of simulated cells that are held has changed."""
+    if ints[KNOWN_USED] == ints[ROWS_USED]:
+        return
+    ints[KNOWN_USED] = ints[ROWS_USED]
+    window = inverse(laws.window, laws.cells[law], laws.cells[law], 0.0, float(ints[ROWS_USED]))
+    floats[HEAD_ROWS] = at(laws.window, laws.rows[law], window)
+    floats[HEAD_MISS] = at(laws.window, laws.miss[law], window)
+    floats[HEAD_MISS] += replaced(floats, law, laws) * at(laws.window, laws.loss[law], window)
+
+
+@compiled
+def cells_for(limit_rows: float, law: int, laws: Laws) -> int:
+    """Return how many cells fit beside the head's share of a limit."""
+    one_in = laws.floats[law, CELL_ROWS]
+    window = inverse(laws.window, laws.rows[law], laws.cells[law], one_in, limit_rows)
+    return int(max(0.0, limit_rows - at(laws.window, laws.rows[law], window)) / one_in)
+
+
+@compiled
+def held_rows(floats: NDArray[np.float64], rows: Rows, laws: Laws) -> float:
+    """Return the rows that all windows together hold, rows that drift has replaced meanwhile included."""
+    total = 0.0
+    for group in range(len(rows.window)):
+        law = rows.window_law[group]
+        if law >= 0:
+            total += at(laws.window, laws.rows[law], rows.window[group])
+            total += replaced(floats, law, laws) * at(laws.window, laws.lost[law], rows.window[group])
+    return total
+
+
+@compiled
+def _rows_per_stretch(rows: Rows, laws: Laws) -> float:
+    """Return the rows gained when every window grows by its own length: the sum of window times miss ratio, its slope."""
+    total = 0.0
+    for group in range(len(rows.window)):
+        law = rows.window_law[group]
+        if law >= 0:
+            total += rows.window[group] * at(laws.window, laws.miss[law], rows.window[group])
+    return total
+
+
+@compiled
+def fit(fleet: NDArray[np.int64], ints: NDArray[np.int64], floats: NDArray[np.float64], rows: Rows, laws: Laws) -> None:
+    """Shorten the windows until what they hold fits the limit."""
+    limit = float(ints[EMB_LIMIT] // fleet[ROW_BYTES])
+    over = held_rows(floats, rows, laws) - limit
+    if over <= 0.0:
+        return
+    if over < 1e-3 * limit:  # one request more than fits: a step along the slope
+        slope = _rows_per_stretch(rows, laws)
+        rows.window[:] *= max(0.5, 1.0 - over / slope) if slope > 0.0 else 0.5
+        return
+    windows = rows.window.copy()
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2.0
+        rows.window[:] = windows * middle
+        if held_rows(floats, rows, laws) > limit:
+            high = middle
+        else:
+            low = middle
+    rows.window[:] = windows * low
+
+
+@compiled
+def free_rows(fleet: NDArray[np.int64], ints: NDArray[np.int64], floats: NDArray[np.float64], rows: Rows, laws: Laws) -> int:
+    """Return the rows that an ordered refill could load."""
+    if len(rows.window) == 1 and ints[KNOWN_LAW] >= 0 and rows.window[0] >= floats[FULL_WINDOW]:
+        return 0
+    limit = float(ints[EMB_LIMIT] // fleet[ROW_BYTES])
+    free = limit - held_rows(floats, rows, laws)
+    return int(free) if free > 1e-3 * limit and _rows_per_stretch(rows, laws) > 1.0 else 0
+
+
+@compiled
+def reload_rows(floats: NDArray[np.float64], ints: NDArray[np.int64], rows: Rows, laws: Laws, loaded: int) -> None:
+    """Lengthen the windows by rows that were loaded."""
+    slope = _rows_per_stretch(rows, laws)
+    if slope > 0.0:
+        factor = 1.0 + loaded / slope
+        rows.window[:] *= min(factor, 2.0)
+        ints[KNOWN_LAW] = _NONE
+
+
+@compiled
+def miss_ratio(
+    fleet: NDArray[np.int64],
+    ints: NDArray[np.int64],
+    floats: NDArray[np.float64],
+    rows: Rows,
+    laws: Laws,
+    law: int,
+    asked: int,
+) -> float:
+    """Return the miss ratio of one request's rows and let them lengthen the window."""
+    group = laws.ints[law, GROUP]
+    window = rows.window[group]
+    if ints[KNOWN_LAW] != law:
+        # A new limit, rate or law: where the window ends, and what it says now.
+        ints[KNOWN_LAW] = law
+        rows.window_law[group] = law
+        limit = float(ints[EMB_LIMIT] // fleet[ROW_BYTES])
+        floats[FULL_WINDOW] = inverse(laws.window, laws.rows[law], laws.lost[law], replaced(floats, law, laws), limit)
+        floats[RATIO] = _ratio_at(floats, laws, law, window)
+    ratio = floats[RATIO]
+    if len(rows.window) == 1:
+        longer = min(window + asked, floats[FULL_WINDOW])
+        if longer != window:
+            rows.window[0] = longer
+            floats[RATIO] = _ratio_at(floats, laws, law, longer)
+    else:
+        ratio = _ratio_at(floats, laws, law, window)
+        rows.window[group] = window + asked
+        fit(fleet, ints, floats, rows, laws)
+        ints[KNOWN_LAW] = law
+    return ratio
+
+
+@compiled
+def _ratio_at(floats: NDArray[np.float64], laws: Laws, law: int, window: float) -> float:
+    ratio = at(laws.window, laws.miss[law], window)
+    return min(1.0, ratio + replaced(floats, law, laws) * at(laws.window, laws.loss[law], window))
