@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.fleet.build import WarmUsers
 from simulator.fleet.config import FleetConfig
 from simulator.oracle.choice import Choice, NoiseFloor
 from simulator.oracle.result import ARRAYS, OracleResult
@@ -30,7 +31,14 @@ _CHECKSUM_BYTES = 32
 
 
 def key_of(
-    log: RequestLog, config: FleetConfig, *, window_ms: float, seed: int, splits: tuple[int, ...], slots: NDArray[np.int64]
+    log: RequestLog,
+    config: FleetConfig,
+    *,
+    window_ms: float,
+    seed: int,
+    splits: tuple[int, ...],
+    slots: NDArray[np.int64],
+    warm: WarmUsers | None,
 ) -> str:
     """Return a name for a result: a SHA-256 over all that it depends on."""
     content = {
@@ -41,6 +49,7 @@ def key_of(
         "seed": seed,
         "splits": list(splits),
         "slots": slots.tolist(),
+        "warm": _plain(warm),
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

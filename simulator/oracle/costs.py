@@ -1,4 +1,4 @@
-"""What each request costs when its user's state is in HBM, on the host, or nowhere: milliseconds of compute and rows to look up.
+"""What each request costs when its user's state is in HBM, on the host, on the SSD or nowhere: compute, loading, and rows.
 
 The service law of the fleet, evaluated for whole columns. Cached history is neither computed nor looked up again.
 """
@@ -12,16 +12,19 @@ from simulator.compiled import compiled
 from simulator.fleet.config import FleetConfig
 from simulator.fleet.service import compute_ms, fleet_floats
 
+HBM, HOST, SSD, NOWHERE = range(4)
+PLACES = 4
+
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """Costs of requests with their user's state in HBM, on the host, nowhere (first axis, in this order).
+    """Costs of requests by where their user's state is (first axis: HBM, HOST, SSD, NOWHERE).
 
     Attributes
     ----------
-    fixed_ms : float64, shape (3, requests)
-        Compute, and for the host the time to load the state.
-    rows : float64, shape (3, requests)
+    fixed_ms : float64, shape (PLACES, requests)
+        Compute, and what loading the state adds to it.
+    rows : float64, shape (PLACES, requests)
         Embedding rows looked up.
     """
 
@@ -36,28 +39,38 @@ def costs(
     candidates: NDArray[np.int64],
     cached: NDArray[np.int64],
     rows_per_token: int,
+    miss_ratio: float,
 ) -> Costs:
     """Return the costs of requests of which `cached` tokens would be found.
 
-    State on the host is loaded when that is faster than computing it anew, as if nothing else used the link.
+    State below HBM is loaded layer by layer while computing, when that is faster than computing it anew and looking its rows up
+    again; the choice takes the link as free and `miss_ratio` for the rows.
 
     Raises
     ------
     ValueError
         For a service model whose law the fleet does not know.
     """
-    physics = fleet_floats(config)
+    physics, service = fleet_floats(config), config.service
     hit = compute_columns(physics, history, candidates, cached)
     miss = compute_columns(physics, history, candidates, np.zeros_like(cached))
-    state_bytes = -(-cached // config.page_tokens) * config.page_bytes
-    load = hit + config.reload_fixed_ms + state_bytes / config.service.link_bytes_per_second * 1e3
     rows_miss = ((history + candidates) * rows_per_token).astype(np.float64)
     rows_hit = rows_miss - cached * rows_per_token
-    loaded = load <= miss
-    return Costs(
-        fixed_ms=np.stack((hit, np.where(loaded, load, miss), miss)),
-        rows=np.stack((rows_hit, np.where(loaded, rows_hit, rows_miss), rows_miss)),
-    )
+    fixed, rows = [hit], [rows_hit]
+    state_bytes = -(-cached // config.page_tokens) * config.page_bytes
+    gather_rate = service.link_bytes_per_second * service.gather_efficiency
+    again = (rows_miss - rows_hit) * miss_ratio * service.row_bytes / gather_rate * 1e3
+    for tier_bytes, rate in (
+        (config.host_bytes, service.link_bytes_per_second),
+        (config.ssd_bytes, min(service.link_bytes_per_second, config.ssd_bytes_per_second)),
+    ):
+        load = state_bytes / rate * 1e3
+        stall = load / service.layers + np.maximum(0.0, load - hit) * (service.layers - 1) / service.layers
+        loading = hit + config.reload_fixed_ms + stall
+        loaded = (loading <= miss + again) & (cached > 0) & (tier_bytes > 0)
+        fixed.append(np.where(loaded, loading, miss))
+        rows.append(np.where(loaded, rows_hit, rows_miss))
+    return Costs(fixed_ms=np.stack((*fixed, miss)), rows=np.stack((*rows, rows_miss)))
 
 
 @compiled

@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from simulator.fleet.config import FleetConfig
 from simulator.oracle.choice import Choice, NoiseFloor
 from simulator.oracle.gather import Gathered
 from simulator.oracle.lindley import BUSY, KV_ASKED
@@ -12,9 +11,7 @@ LEAST_REQUESTS = 1_000
 LEAST_WINDOW_MS = 30_000.0
 
 
-def doubts_of(
-    config: FleetConfig, grid: Grid, gathered: Gathered, *, warm_up: int, settled: int, fleet: Choice, noise: NoiseFloor
-) -> tuple[str, ...]:
+def doubts_of(grid: Grid, gathered: Gathered, *, warm_up: int, settled: int, fleet: Choice, noise: NoiseFloor) -> tuple[str, ...]:
     """Return what speaks against a result.
 
     Parameters
@@ -55,8 +52,6 @@ def doubts_of(
         )
     if len(np.unique(grid.emb_bytes)) < grid.splits:
         found.append(f"granules: {grid.splits} splits of this pool are {len(np.unique(grid.emb_bytes))} different ones")
-    if config.ssd_bytes:
-        found.append("SSD: the oracle knows HBM and host only; state on the SSD counts as absent")
     if not (gathered.sums[:, :, KV_ASKED] > 0).any():
         found.append("no history: no request has any, so that the KV cache is of no use")
     if np.isfinite(noise.regret_percent) and fleet.gain_percent <= noise.regret_percent:

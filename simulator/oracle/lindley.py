@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.compiled import compiled
+from simulator.oracle.costs import NOWHERE, PLACES
 
 BINS = 4096
 SHIFT = 44  # of 52 bits of fraction, 8 are kept
@@ -54,9 +55,9 @@ def advance(
 
     Parameters
     ----------
-    found : int32, shape (2, requests)
-        Number of leading splits (EMB share rising) at which the user's state is in HBM, and in HBM or on the host.
-    fixed, rows : float64, shape (3, requests)
+    found : int32, shape (PLACES - 1, requests)
+        Number of leading splits (EMB share rising) at which the user's state is in HBM, in HBM or on the host, anywhere.
+    fixed, rows : float64, shape (PLACES, requests)
         As `Costs`.
     kv_bytes : float64, shape (requests,)
         State of the user, which a miss writes into the KV cache.
@@ -84,8 +85,8 @@ def advance(
         when = arrival[now]
         ratio, deviation = miss[step[now], law[now]], spread[step[now], law[now]]
         begin = 0
-        for place in range(3):
-            end = found[place, now] if place < 2 else splits
+        for place in range(PLACES):
+            end = found[place, now] if place < NOWHERE else splits
             if place:
                 changes[0, begin] += fixed[place, now] - fixed[place - 1, now]
                 changes[1, begin] += rows[place, now] - rows[place - 1, now]

@@ -45,7 +45,7 @@ def pieces_of(laws: Sequence[RowLaw]) -> Pieces:
     """Cut the catalogues of some laws into pieces of nearly equal popularity: single ranks first, then 1.5 % of the rank."""
     cuts = {0}
     for law in laws:
-        edges = rank_edges(law.catalog_rows, law.head_rows)
+        edges = rank_edges(law.catalog_rows, min(law.head_rows, law.catalog_rows // 2))
         cuts.update(((edges[:-1] + law.offset) % law.catalog_rows).tolist())
         cuts.add(law.catalog_rows)
     edge = np.array(sorted(cuts), dtype=np.int64)
@@ -57,7 +57,7 @@ def pieces_of(laws: Sequence[RowLaw]) -> Pieces:
         rank = np.where(inside, (start - law.offset) % law.catalog_rows, 0)
         mass = zipf_mass(rank, rank + (stop - start), law.exponent) / zipf_norm(law.exponent, law.catalog_rows)
         probability[:, column] = np.where(inside, mass / (stop - start), 0.0)
-        moving = inside & (rank < law.head_rows)
+        moving = inside & (rank < min(law.head_rows, law.catalog_rows // 2))
         takeover = np.maximum(takeover, np.where(moving, law.drift_percent_per_hour / 100.0 / HOUR_MS, 0.0))
     return Pieces(rows=(stop - start).astype(np.float64), probability=probability, takeover_per_ms=takeover)
 
@@ -86,17 +86,20 @@ def miss_ratios(
     edge_ms: NDArray[np.float64],
     asked: NDArray[np.float64],
     capacity_rows: NDArray[np.float64],
+    first_law: int = 0,
 ) -> NDArray[np.float64]:
     """Return the chance that a look-up misses, by step of time, law and capacity.
 
     Parameters
     ----------
     edge_ms : float64, shape (steps + 1,)
-        Edges of the steps of time. Before the first, requests are taken to have come as in the first step that has any.
+        Edges of the steps of time.
     asked : float64, shape (steps, laws)
         Rows looked up in each step under each law.
     capacity_rows : float64, shape (capacities,)
         Rising.
+    first_law : int
+        Before the first step all requests are taken to have come under this law, at the pace of the first step that has any.
 
     Returns
     -------
@@ -108,7 +111,8 @@ def miss_ratios(
     if not len(used):
         return out
     drawn = np.concatenate((np.zeros((1, laws)), np.cumsum(asked, axis=0)))
-    first = asked[used[0]] / asked[used[0]].sum()
+    first = np.zeros(laws)
+    first[first_law] = 1.0
     pace_ms = (edge_ms[used[0] + 1] - edge_ms[used[0]]) / asked[used[0]].sum()
     still = np.count_nonzero(asked.sum(axis=0)) == 1
     moments = [steps] if still else list(range(steps))

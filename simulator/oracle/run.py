@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from contract.keys import SLOTS
+from simulator.fleet.build import WarmUsers
 from simulator.fleet.config import FleetConfig
 from simulator.fleet.service import fleet_floats
 from simulator.oracle import lindley
@@ -22,6 +23,7 @@ from simulator.oracle.lindley import ASKED, BUSY, GOOD, HALVES, KV_ASKED, KV_MIS
 from simulator.oracle.moves import Moves
 from simulator.oracle.parallel import chunks
 from simulator.oracle.result import OracleResult
+from simulator.oracle.rows import miss_ratios, pieces_of
 from simulator.oracle.windows import Grid, Group, Requests
 from simulator.replay import even_slots
 from simulator.request_log import RequestLog
@@ -38,7 +40,8 @@ def best_splits(
     window_ms: float,
     seed: int,
     splits: Sequence[int] = SPLITS,
-    owners: Sequence[int] | None = None,
+    routing: Sequence[int] | None = None,
+    warm: WarmUsers | None = None,
     workers: int = 1,
     cache: OracleCache | None = None,
     progress: Progress | None = None,
@@ -56,8 +59,10 @@ def best_splits(
         Of the random numbers that all splits share.
     splits : sequence of int
         EMB shares in percent, rising.
-    owners : sequence of int, optional
-        For each of 4096 slots the number of its instance; dealt out in turn when absent.
+    routing : sequence of int, optional
+        Owner of each of 4096 slots; dealt out in turn when absent.
+    warm : WarmUsers, optional
+        Whose state the KV caches hold before the first request; they start empty when absent.
     workers : int
         Processes; the result does not depend on it.
     cache : OracleCache, optional
@@ -68,21 +73,21 @@ def best_splits(
     Raises
     ------
     ValueError
-        For a window, splits or owners that make no sense; the message begins with the name.
+        For a window, splits or routing that make no sense; the message begins with the name.
     WorkerLost
         When a process was ended from outside.
     """
-    slots = np.asarray(even_slots(config.instances) if owners is None else owners, dtype=np.int64)
+    slots = np.asarray(even_slots(config.instances) if routing is None else routing, dtype=np.int64)
     _check(log, config, window_ms=window_ms, splits=splits, slots=slots, workers=workers)
-    key = key_of(log, config, window_ms=window_ms, seed=seed, splits=tuple(splits), slots=slots)
+    key = key_of(log, config, window_ms=window_ms, seed=seed, splits=tuple(splits), slots=slots, warm=warm)
     known = cache.load(key) if cache is not None else None
     if known is not None:
         if progress is not None:
             progress(known.count.shape[1], known.count.shape[1])
         return known
-    result = _computed(
-        log, config, window_ms=window_ms, seed=seed, splits=splits, slots=slots, workers=workers, progress=progress
-    )
+    grid = grid_of(log, config, window_ms=window_ms, splits=splits)
+    groups = groups_of(log, config, grid, slots=slots, seed=seed, warm=warm, workers=workers)
+    result = _computed(log, config, grid, groups, splits=tuple(splits), seed=seed, progress=progress)
     if cache is not None:
         cache.store(key, result)
     return result
@@ -95,19 +100,36 @@ def split_bytes(config: FleetConfig, splits: Sequence[int]) -> tuple[NDArray[np.
     return emb, config.pool_bytes - emb
 
 
+def grid_of(log: RequestLog, config: FleetConfig, *, window_ms: float, splits: Sequence[int]) -> Grid:
+    """Return windows that begin at whole multiples of their length, as those of a simulation do."""
+    emb, kv = split_bytes(config, splits)
+    first = int(log.arrival_ms[0] // window_ms)
+    windows = int(log.arrival_ms[-1] // window_ms) + 1 - first
+    return Grid(start_ms=first * window_ms, window_ms=window_ms, windows=windows, emb_bytes=emb, kv_bytes=kv)
+
+
 def groups_of(
-    log: RequestLog, config: FleetConfig, grid: Grid, *, slots: NDArray[np.int64], seed: int, workers: int
+    log: RequestLog,
+    config: FleetConfig,
+    grid: Grid,
+    *,
+    slots: NDArray[np.int64],
+    seed: int,
+    warm: WarmUsers | None,
+    workers: int,
 ) -> list[Group]:
     """Deal the instances of a fleet out into groups, each with its own columns."""
-    owner = slots[log.user_slots[log.user]]
-    order = np.argsort(owner, kind="stable")
+    owner_of = slots[log.user_slots]
+    owner = owner_of[log.user]
+    order = np.argsort(owner.astype(np.uint16), kind="stable")
     bounds = np.searchsorted(owner[order], np.arange(config.instances + 1))
     # One number a request, whatever the grouping: splits differ by what they hold alone.
     noise = np.random.default_rng(seed).standard_normal(len(log))
-    lowest = lindley.lowest_bin(_least_ms(log, config))
+    known = warm or WarmUsers(user=np.zeros(0, dtype=np.uint32), tokens=np.zeros(0, dtype=np.int32))
     everything = []
     for instance in range(config.instances):
         rows = order[bounds[instance] : bounds[instance + 1]]
+        mine = owner_of[known.user] == instance
         everything.append(
             Requests(
                 instance=instance,
@@ -117,6 +139,8 @@ def groups_of(
                 candidates=log.candidates[rows],
                 law=log.law[rows],
                 noise=noise[rows],
+                warm_user=known.user[mine],
+                warm_tokens=known.tokens[mine],
             )
         )
     share = max(1, min(workers, config.instances))
@@ -126,7 +150,8 @@ def groups_of(
             grid=grid,
             laws=log.laws,
             rows_per_token=log.rows_per_token,
-            lowest_bin=lowest,
+            lowest_bin=lindley.lowest_bin(_least_ms(log, config)),
+            middle_miss_ratio=_middle_miss_ratio(log, config, grid),
             requests=tuple(everything[number::share]),
         )
         for number in range(share)
@@ -136,20 +161,15 @@ def groups_of(
 def _computed(
     log: RequestLog,
     config: FleetConfig,
+    grid: Grid,
+    groups: Sequence[Group],
     *,
-    window_ms: float,
+    splits: tuple[int, ...],
     seed: int,
-    splits: Sequence[int],
-    slots: NDArray[np.int64],
-    workers: int,
     progress: Progress | None,
 ) -> OracleResult:
-    emb, kv = split_bytes(config, splits)
-    start = float(log.arrival_ms[0])
-    grid = Grid(start_ms=start, window_ms=window_ms, windows=int(log.duration_ms // window_ms) + 1, emb_bytes=emb, kv_bytes=kv)
     first_counted = _warm_up(log, grid)
     settled = first_counted if first_counted <= grid.windows // 2 else 0
-    groups = groups_of(log, config, grid, slots=slots, seed=seed, workers=workers)
     gathered = gather(
         chunks(groups),
         grid,
@@ -158,7 +178,7 @@ def _computed(
         lowest_bin=groups[0].lowest_bin,
         progress=progress,
     )
-    moves = Moves(config=config, emb_bytes=emb, kv_bytes=kv, window_ms=window_ms)
+    moves = Moves(config=config, emb_bytes=grid.emb_bytes, kv_bytes=grid.kv_bytes, window_ms=grid.window_ms)
     count, sums = gathered.count, gathered.sums
     total = count.sum(axis=0)
     fleet = choose(
@@ -173,16 +193,16 @@ def _computed(
     return OracleResult(
         log_digest=log.digest,
         seed=seed,
-        start_ms=start,
-        window_ms=window_ms,
+        start_ms=grid.start_ms,
+        window_ms=grid.window_ms,
         slo_ms=config.slo_ms,
-        splits=tuple(splits),
+        splits=splits,
         first_counted=settled,
         count=count,
         p99_ms=gathered.p99_ms[HALVES],
         mean_ms=_ratio(sums[:, :, LATENCY], count[..., None]),
         slo_percent=100.0 * _ratio(sums[:, :, GOOD], count[..., None]),
-        utilisation_percent=100.0 * sums[:, :, BUSY] / window_ms,
+        utilisation_percent=100.0 * sums[:, :, BUSY] / grid.window_ms,
         kv_hit_percent=100.0 * (1.0 - _ratio(sums[:, :, KV_MISSED], sums[:, :, KV_ASKED])),
         emb_hit_percent=100.0 * (1.0 - _ratio(sums[:, :, MISSED], sums[:, :, ASKED])),
         fleet_p99_ms=gathered.fleet_p99_ms[HALVES],
@@ -193,7 +213,7 @@ def _computed(
         instances=instances,
         noise=noise,
         instance_noise=_mean_floor(floors),
-        doubts=doubts_of(config, grid, gathered, warm_up=first_counted, settled=settled, fleet=fleet, noise=noise),
+        doubts=doubts_of(grid, gathered, warm_up=first_counted, settled=settled, fleet=fleet, noise=noise),
     )
 
 
@@ -214,6 +234,18 @@ def _least_ms(log: RequestLog, config: FleetConfig) -> float:
     history, candidates = log.history_tokens.astype(np.int64), log.candidates.astype(np.int64)
     served = compute_columns(fleet_floats(config), history, candidates, history)
     return max(float(served.min()), config.slo_ms / LEAST_OF_SLO)
+
+
+def _middle_miss_ratio(log: RequestLog, config: FleetConfig, grid: Grid) -> float:
+    """Return the miss ratio at the middle split under the log's mix of laws, which decides between loading and computing."""
+    shares = np.bincount(log.law, minlength=len(log.laws)).astype(np.float64)
+    ratios = miss_ratios(
+        pieces_of(log.laws),
+        edge_ms=np.array([0.0, max(log.duration_ms, 1.0)]),
+        asked=shares[None, :],
+        capacity_rows=grid.emb_bytes[[grid.splits // 2]] / config.service.row_bytes,
+    )
+    return float(ratios[0, :, 0] @ shares / shares.sum())
 
 
 def _mean_floor(floors: Sequence[NoiseFloor]) -> NoiseFloor:
@@ -241,11 +273,11 @@ def _check(
 ) -> None:
     if not 0.0 < window_ms < np.inf:  # refuses NaN as well
         raise ValueError(f"window_ms: {window_ms} must be positive and finite")
-    if log.duration_ms / window_ms >= MAX_WINDOWS:
-        raise ValueError(f"window_ms: {window_ms} cuts {log.duration_ms} ms into more than {MAX_WINDOWS} windows")
+    if log.arrival_ms[-1] / window_ms >= MAX_WINDOWS:
+        raise ValueError(f"window_ms: {window_ms} cuts {log.arrival_ms[-1]} ms into more than {MAX_WINDOWS} windows")
     if not splits or any(not 0 <= split <= 100 for split in splits) or any(np.diff(splits) <= 0):
         raise ValueError("splits: rising percents within 0..100 are needed")
     if slots.shape != (SLOTS,) or slots.min() < 0 or slots.max() >= config.instances:
-        raise ValueError(f"owners: {SLOTS} numbers within 0..{config.instances - 1} are needed")
+        raise ValueError(f"routing: {SLOTS} numbers within 0..{config.instances - 1} are needed")
     if workers < 1:
         raise ValueError(f"workers: {workers} must be at least 1")

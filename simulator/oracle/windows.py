@@ -14,7 +14,7 @@ from simulator.fleet.config import FleetConfig
 from simulator.oracle import lindley
 from simulator.oracle.costs import costs
 from simulator.oracle.lindley import BINS, HALVES, SUMS
-from simulator.oracle.rows import Pieces, miss_ratios, pieces_of
+from simulator.oracle.rows import miss_ratios, pieces_of
 from simulator.oracle.stack import lru_hits, needed_bytes
 from simulator.request_log import RowLaw
 
@@ -46,7 +46,7 @@ class Grid:
 
 @dataclass(frozen=True, kw_only=True)
 class Requests:
-    """The requests of one instance, in order of arrival."""
+    """The requests of one instance, in order of arrival, and whom its KV cache holds before the first."""
 
     instance: int
     arrival_ms: NDArray[np.float64]
@@ -55,6 +55,8 @@ class Requests:
     candidates: NDArray[np.int32]
     law: NDArray[np.uint8]
     noise: NDArray[np.float64]
+    warm_user: NDArray[np.uint32]
+    warm_tokens: NDArray[np.int32]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +68,7 @@ class Group:
     laws: tuple[RowLaw, ...]
     rows_per_token: int
     lowest_bin: int
+    middle_miss_ratio: float
     requests: tuple[Requests, ...]
 
 
@@ -137,54 +140,82 @@ def parts(group: Group) -> Iterator[Part]:
 
 def prepare(group: Group, requests: Requests) -> Instance:
     """Look up every request of one instance in both caches at every split."""
-    grid, config = group.grid, group.config
-    tokens = requests.history.astype(np.int64)
-    size = -(-tokens // config.page_tokens) * config.page_bytes
-    names, user = np.unique(requests.user, return_inverse=True)
-    user = user.reshape(-1).astype(np.int64)
-    need, previous, _ = needed_bytes(user, size, users=len(names))
-    cached = np.where(previous >= 0, np.minimum(tokens[previous], tokens), 0)
-    # Where the largest user does not fit, the KV cache is no stack any more and is replayed.
-    fitting = int(np.count_nonzero(grid.kv_bytes >= size.max(initial=0)))
-    lanes = []
-    for start, stop in [(0, fitting), *((split, split + 1) for split in range(fitting, grid.splits))]:
-        if start == stop:
-            continue
-        kv_bytes = grid.kv_bytes[start:stop]
-        here = cached
-        if start >= fitting:
-            here = lru_hits(user, tokens, size, len(names), int(kv_bytes[0]))
-            in_hbm = (here > 0).astype(np.int32)
-            here = np.where(in_hbm > 0, here, cached)
-        else:
-            in_hbm = np.searchsorted(-kv_bytes, -need, side="right").astype(np.int32)
-        on_host = in_hbm
-        if config.host_bytes:
-            on_host = np.searchsorted(-(kv_bytes + config.host_bytes), -need, side="right").astype(np.int32)
-        cost = costs(
-            config,
-            history=tokens,
-            candidates=requests.candidates.astype(np.int64),
-            cached=here,
-            rows_per_token=group.rows_per_token,
-        )
-        found = np.stack((in_hbm, np.maximum(in_hbm, on_host)))
-        lanes.append(Lane(start=start, stop=stop, found=found, fixed=cost.fixed_ms, rows=cost.rows, free=np.zeros(stop - start)))
+    grid = group.grid
     bounds = np.searchsorted(requests.arrival_ms, grid.start_ms + grid.window_ms * np.arange(grid.windows + 1))
-    bounds[-1] = len(tokens)
-    since = requests.arrival_ms - grid.start_ms
-    half = (np.floor(since / (grid.window_ms / BLOCKS_PER_WINDOW)).astype(np.int64) & 1).astype(np.uint8)
+    bounds[-1] = len(requests.arrival_ms)
+    block = np.floor((requests.arrival_ms - grid.start_ms) / (grid.window_ms / BLOCKS_PER_WINDOW))
     instance = Instance(
         requests=requests,
-        lanes=tuple(lanes),
-        half=half,
-        step=np.zeros(len(tokens), dtype=np.int32),
-        law=np.zeros(len(tokens), dtype=np.uint8),
+        lanes=tuple(_lanes(group, requests)),
+        half=(block.astype(np.int64) & 1).astype(np.uint8),
+        step=np.zeros(len(block), dtype=np.int32),
+        law=np.zeros(len(block), dtype=np.uint8),
         miss=np.zeros((0, 0, 0)),
-        written=size.astype(np.float64),
+        written=_bytes_of(group.config, requests.history.astype(np.int64)).astype(np.float64),
         bounds=bounds,
     )
     return _with_miss_ratios(group, instance)
+
+
+def _lanes(group: Group, requests: Requests) -> Iterator[Lane]:
+    """Yield all splits whose KV cache holds the largest user in one lane, and each of the rest in one of its own.
+
+    Where the largest user does not fit, the KV cache is no stack any more and is replayed.
+    """
+    grid, config, warm = group.grid, group.config, len(requests.warm_user)
+    tokens = np.concatenate((requests.warm_tokens, requests.history)).astype(np.int64)
+    size = _bytes_of(config, tokens)
+    names, user = np.unique(np.concatenate((requests.warm_user, requests.user)), return_inverse=True)
+    user = user.reshape(-1).astype(np.int64)
+    need, previous, _ = needed_bytes(user, size, users=len(names))
+    cached = np.where(previous >= 0, np.minimum(tokens[previous], tokens), 0)[warm:]
+    need = need[warm:]
+    fitting = int(np.count_nonzero(grid.kv_bytes >= size.max(initial=0)))
+    if fitting:
+        yield _lane(group, requests, slice(0, fitting), cached, _splits_with(grid.kv_bytes[:fitting], need), need)
+    for split in range(fitting, grid.splits):
+        hit = lru_hits(user, tokens, size, len(names), int(grid.kv_bytes[split]))[warm:]
+        found = (hit > 0).astype(np.int32)
+        yield _lane(group, requests, slice(split, split + 1), np.where(found, hit, cached), found, need)
+
+
+def _lane(
+    group: Group,
+    requests: Requests,
+    splits: slice,
+    cached: NDArray[np.int64],
+    in_hbm: NDArray[np.int32],
+    need: NDArray[np.int64],
+) -> Lane:
+    config, kv_bytes = group.config, group.grid.kv_bytes[splits]
+    cost = costs(
+        config,
+        history=requests.history.astype(np.int64),
+        candidates=requests.candidates.astype(np.int64),
+        cached=cached,
+        rows_per_token=group.rows_per_token,
+        miss_ratio=group.middle_miss_ratio,
+    )
+    on_host = np.maximum(in_hbm, _splits_with(kv_bytes + config.host_bytes, need)) if config.host_bytes else in_hbm
+    below = config.host_bytes + config.ssd_bytes
+    anywhere = np.maximum(on_host, _splits_with(kv_bytes + below, need)) if config.ssd_bytes else on_host
+    return Lane(
+        start=splits.start,
+        stop=splits.stop,
+        found=np.stack((in_hbm, on_host, anywhere)),
+        fixed=cost.fixed_ms,
+        rows=cost.rows,
+        free=np.zeros(splits.stop - splits.start),
+    )
+
+
+def _splits_with(kv_bytes: NDArray[np.int64], need: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Return for each request how many leading splits have the bytes that it needs; `kv_bytes` falls."""
+    return np.searchsorted(-kv_bytes, -need, side="right").astype(np.int32)
+
+
+def _bytes_of(config: FleetConfig, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+    return -(-tokens // config.page_tokens) * config.page_bytes
 
 
 def _with_miss_ratios(group: Group, instance: Instance) -> Instance:
@@ -199,20 +230,19 @@ def _with_miss_ratios(group: Group, instance: Instance) -> Instance:
     edges = grid.start_ms + np.arange(steps + 1) * grid.windows * grid.window_ms / steps
     edges[-1] = max(edges[-1], requests.arrival_ms[-1]) if len(requests.arrival_ms) else edges[-1]
     step = np.clip(np.searchsorted(edges, requests.arrival_ms, side="right") - 1, 0, steps - 1)
-    asked = np.zeros((steps, max(1, len(used))))
+    laws = [group.laws[number] for number in used] or [group.laws[0]]
+    asked = np.zeros((steps, len(laws)))
     np.add.at(asked, (step, law.reshape(-1)), _rows_at(instance.lanes, grid.splits // 2))
-    pieces: Pieces = pieces_of([group.laws[number] for number in used] or group.laws[:1])
-    miss = miss_ratios(pieces, edge_ms=edges, asked=asked, capacity_rows=capacity)
+    first = int(law.reshape(-1)[0]) if len(law) else 0
+    miss = miss_ratios(pieces_of(laws), edge_ms=edges, asked=asked, capacity_rows=capacity, first_law=first)
     return replace(instance, step=step.astype(np.int32), law=law.reshape(-1).astype(np.uint8), miss=miss)
 
 
 def _rows_at(lanes: tuple[Lane, ...], split: int) -> NDArray[np.float64]:
     """Return the rows that each request looks up at one split."""
     lane = next(lane for lane in lanes if lane.start <= split < lane.stop)
-    place = split - lane.start
-    out: NDArray[np.float64] = np.where(
-        lane.found[0] > place, lane.rows[0], np.where(lane.found[1] > place, lane.rows[1], lane.rows[2])
-    )
+    place = (lane.found <= split - lane.start).sum(axis=0)
+    out: NDArray[np.float64] = lane.rows[place, np.arange(lane.rows.shape[1])]
     return out
 
 

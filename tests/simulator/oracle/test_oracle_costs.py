@@ -5,7 +5,7 @@ import pytest
 
 from simulator.core.physics import DEMO_ACCELERATOR, L20_HSTU, ServiceModel
 from simulator.fleet.config import FleetConfig
-from simulator.oracle.costs import costs
+from simulator.oracle.costs import HBM, HOST, NOWHERE, SSD, costs
 from simulator.physics.accelerator import load_accelerator
 from simulator.physics.model_shape import HSTU_PUBLISHED
 from simulator.physics.profiled import profiled_service
@@ -32,19 +32,21 @@ def config(service: ServiceModel, **changes: int) -> FleetConfig:
 @pytest.mark.parametrize("service", SERVICES.values(), ids=SERVICES)
 def test_found_and_missing_state_cost_what_the_service_law_says(service: ServiceModel) -> None:
     columns = requests()
-    found = costs(config(service), rows_per_token=3, **columns)
+    found = costs(config(service), rows_per_token=3, miss_ratio=0.2, **columns)
     for place, (history, candidates, cached) in enumerate(zip(*columns.values(), strict=True)):
-        for row, hit in ((0, int(cached)), (2, 0)):
+        for row, hit in ((HBM, int(cached)), (HOST, 0), (SSD, 0), (NOWHERE, 0)):
             expected = service.compute_ms(history=int(history), candidates=int(candidates), cached=hit)
             assert found.fixed_ms[row, place] == pytest.approx(expected)
             assert found.rows[row, place] == 3 * (history - hit + candidates)
 
 
-def test_state_on_the_host_is_loaded_where_that_is_faster_and_never_costs_more_than_computing() -> None:
+def test_state_below_hbm_is_loaded_where_that_is_faster_than_computing_it_and_looking_its_rows_up_again() -> None:
     columns = requests()
-    found = costs(config(DEMO_ACCELERATOR, host_bytes=1 << 30), rows_per_token=3, **columns)
-    assert np.all(found.fixed_ms[1] <= found.fixed_ms[2])
-    assert np.all(found.fixed_ms[1] >= found.fixed_ms[0])
-    loaded = found.fixed_ms[1] < found.fixed_ms[2]
-    assert np.any(loaded)
-    assert np.all(found.rows[1][loaded] == found.rows[0][loaded])
+    tiers = config(DEMO_ACCELERATOR, host_bytes=1 << 30, ssd_bytes=1 << 33, ssd_bytes_per_second=100_000_000)
+    found = costs(tiers, rows_per_token=3, miss_ratio=0.0, **columns)
+    assert np.all(np.diff(found.fixed_ms, axis=0) >= 0.0)
+    for tier in (HOST, SSD):
+        loaded = found.rows[tier] < found.rows[NOWHERE]
+        assert np.all(found.rows[tier][loaded] == found.rows[HBM][loaded])
+        assert np.all(found.fixed_ms[tier][~loaded] == found.fixed_ms[NOWHERE][~loaded])
+    assert np.any(found.rows[HOST] < found.rows[SSD])
