@@ -75,19 +75,20 @@ class ArcByBytes:
 
     def order(self) -> Iterator[int]:
         """The older of the two lists that has more than its share, until both are empty; the newest entry comes last."""
-        once = [user for user in self._once.sizes if user != self._newest]
-        again = [user for user in self._again.sizes if user != self._newest]
-        left = sum(self._once.sizes[user] for user in once)
-        first, second = 0, 0
-        while first < len(once) or second < len(again):
+        # Read lazily: most evictions need one victim, and the lists are as long as the tier has entries.
+        once = (user for user in self._once.sizes if user != self._newest)
+        again = (user for user in self._again.sizes if user != self._newest)
+        left = self._once.total - self._once.sizes.get(self._newest, 0) if self._newest is not None else self._once.total
+        first, second = next(once, None), next(again, None)
+        while first is not None or second is not None:
             above = left > self._target_once or (self._from_ghost_again and left >= self._target_once)
-            if first < len(once) and (above or second == len(again)):
-                left -= self._once.sizes[once[first]]
-                first += 1
-                yield once[first - 1]
-            else:
-                second += 1
-                yield again[second - 1]
+            if first is not None and (above or second is None):
+                left -= self._once.sizes[first]
+                yield first
+                first = next(once, None)
+            elif second is not None:
+                yield second
+                second = next(again, None)
         if self._newest is not None and (self._newest in self._once or self._newest in self._again):
             yield self._newest
 
