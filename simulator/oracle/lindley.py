@@ -161,7 +161,9 @@ def _serve(
 def quantiles(
     histogram: NDArray[np.uint32], bottom: int, counts: tuple[int, int], edges: NDArray[np.float64], percent: float
 ) -> NDArray[np.float64]:
-    """Return a quantile of both halves and of all, interpolated within its bin, shape (HALVES + 1, splits); NaN of nothing.
+    """Return a quantile of both halves and of all, shape (HALVES + 1, splits); NaN of nothing.
+
+    Between the two nearest requests as `numpy.percentile` does it, each placed within its bin by its rank there.
 
     Parameters
     ----------
@@ -172,20 +174,31 @@ def quantiles(
     """
     splits, bins = histogram.shape[1], histogram.shape[2]
     out = np.full((HALVES + 1, splits), np.nan)
-    share = 1.0 - percent / 100.0
-    above = np.array([counts[0] * share, counts[1] * share, (counts[0] + counts[1]) * share])
+    number = np.array([counts[0], counts[1], counts[0] + counts[1]])
+    # Counted from the top: the request just above the quantile, and the share of the way to the one below.
+    upper = np.zeros(HALVES + 1, dtype=np.int64)
+    share = np.zeros(HALVES + 1)
+    for part in range(HALVES + 1):
+        position = max(number[part] - 1, 0) * (1.0 - percent / 100.0)
+        upper[part] = int(position)
+        share[part] = position - upper[part]
     for split in range(splits):
-        seen, here = np.zeros(3), np.zeros(3)
-        left = 3 if counts[0] and counts[1] else (2 if counts[0] or counts[1] else 0)
+        seen, here = np.zeros(HALVES + 1, dtype=np.int64), np.zeros(HALVES + 1, dtype=np.int64)
+        left = np.count_nonzero(number)
         place = bins - 1
-        while left and place >= 0:
-            first, second = histogram[0, split, place], histogram[1, split, place]
+        while left > 0 and place >= 0:
+            first, second = np.int64(histogram[0, split, place]), np.int64(histogram[1, split, place])
             if first or second:
                 here[0], here[1], here[2] = first, second, first + second
                 low, high = edges[bottom + place], edges[bottom + place + 1]
-                for part in range(3):
-                    if np.isnan(out[part, split]) and seen[part] + here[part] > above[part]:
-                        out[part, split] = high - (high - low) * (above[part] - seen[part]) / here[part]
+                for part in range(HALVES + 1):
+                    rank = upper[part] - seen[part]
+                    if 0 <= rank < here[part]:
+                        out[part, split] = high - (high - low) * (rank + 0.5) / here[part]
+                        left -= upper[part] + 1 >= number[part]
+                    if 0 <= rank + 1 < here[part]:
+                        value = high - (high - low) * (rank + 1.5) / here[part]
+                        out[part, split] += (value - out[part, split]) * share[part]
                         left -= 1
                     seen[part] += here[part]
             place -= 1
