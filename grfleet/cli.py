@@ -13,6 +13,7 @@ from grfleet.access import FlagsAnywhereGroup
 from grfleet.decisions import decisions
 from grfleet.demo.command import demo
 from grfleet.top.command import top
+from grfleet.trace.command import app as trace_app
 from testbed.cli import app as testbed_app
 
 app = typer.Typer(
@@ -21,6 +22,7 @@ app = typer.Typer(
     cls=FlagsAnywhereGroup,
     help="Control plane for generative recommendation fleets.",
 )
+app.add_typer(trace_app, name="trace", help="Event logs: check one, convert it into requests, generate some.")
 app.add_typer(testbed_app, name="testbed", help="A real Kubernetes control plane on this machine.")
 app.command("demo")(demo)
 app.command("top")(top)

@@ -1,9 +1,9 @@
 """Checked rows become requests: sorted, users numbered, missing histories counted, early signals matched. Arrays throughout.
 
 **Rules.** Rows are sorted by time; of equal times the one that stands first in the file comes first. Time counts from the first
-row, to the microsecond. A history that is not given is the last one that was given for the user, or 0, plus `tokens_per_event` for
-each ranking of the user since then. A ranking is announced by the row of the same user just before it, if that is a signal and not
-older than the window.
+row, to the microsecond. A history that is not given is the last one that was given for the user, or 0, plus `tokens_per_event`
+for each ranking of the user since then. A ranking is announced by the row of the same user just before it, if that is a signal
+and not older than the window.
 """
 
 from collections.abc import Sequence

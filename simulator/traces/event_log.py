@@ -1,8 +1,8 @@
 """A team's own event log, read as a stream into the columns of a RequestLog; any size, in bounded memory.
 
 Rows are checked one by one and kept as columns in chunks. A user id lives only until it is hashed with the pool key at the door;
-what is kept is the slot and 64 bits of the key, which number the users in the order in which they come. Rules for order, histories
-and early signals are those of `assembling.py`.
+what is kept is the slot and 64 bits of the key, which number the users in the order in which they come. Rules for order,
+histories and early signals are those of `assembling.py`.
 """
 
 import math

@@ -79,6 +79,13 @@ def save_request_log(path: Path, log: RequestLog, manifest: dict[str, Any]) -> N
     encoded = msgspec.json.encode(header)
     if len(encoded) > MAX_HEADER_BYTES:
         raise ValueError(f"manifest: the header would have {len(encoded)} bytes, {MAX_HEADER_BYTES} is the most")
+    try:
+        _replace(path, log, encoded)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _replace(path: Path, log: RequestLog, encoded: bytes) -> None:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -6,8 +6,9 @@ from simulator.workloads.compose import Phase, PhasePlan, Workload, compose
 from simulator.workloads.demo import TraceFiles, demo_core, demo_instance, demo_workload
 from simulator.workloads.generated import generated
 from simulator.workloads.manifest import Manifest, Origin
+from simulator.workloads.own_log import own_log
+from simulator.workloads.parts import Part, cut
 from simulator.workloads.regimes import burst, steady, trend
-from simulator.workloads.sources import Part
 from simulator.workloads.traffic import Traffic
 
 __all__ = [
@@ -24,10 +25,12 @@ __all__ = [
     "Workload",
     "burst",
     "compose",
+    "cut",
     "demo_core",
     "demo_instance",
     "demo_workload",
     "generated",
+    "own_log",
     "steady",
     "trend",
 ]

@@ -18,7 +18,8 @@ from simulator.workloads.arrivals import Times, recorded
 from simulator.workloads.bursts import BURST_KINDS, BurstKind, burst_law, plan_bursts, play_bursts
 from simulator.workloads.columns import Columns, Numbers, merged, play
 from simulator.workloads.manifest import Cloning, Event, Held, Ingredient, Manifest, Origin
-from simulator.workloads.sources import PART_PERCENT, USERS_RULE, Sources, Visits, load_sources, traces_folder
+from simulator.workloads.parts import PART_PERCENT, USERS_RULE
+from simulator.workloads.sources import Sources, Visits, load_sources, traces_folder
 from simulator.workloads.traffic import BASE_CANDIDATES, Traffic
 
 BASE_LAW = RowLaw(exponent=0.95, catalog_rows=10_000_000, drift_percent_per_hour=2.0)

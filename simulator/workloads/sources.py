@@ -1,13 +1,10 @@
-"""The public traces as arrays, cut into train, validation and test by time **and** by users.
+"""The public traces as arrays, or one part of them (`parts.py`).
 
-**Rule of the parts.** Time is cut at fixed percents of a trace's span. A user belongs to the part in which it first comes; its
-requests in a later part are left out. So no user and no moment is in two parts, whatever is cloned from them later. The test part
-is the last 40 percent: nothing may be tuned on it.
+They are cut before anything is cloned from them, so that clones of one recorded user never get into two parts.
 """
 
 import hashlib
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -15,27 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.traces import load_azure, load_mooncake, user_events
+from simulator.workloads.parts import Part, inside, own_requests
 
 MOONCAKE_FILE = "mooncake_conversation.jsonl"
 AZURE_FILES = {"conversation": "azure_llm_2023_conv.csv", "code": "azure_llm_2023_code.csv"}
-USERS_RULE = "a user belongs to the part in which it first comes; its requests in a later part are left out"
-
-
-class Part(StrEnum):
-    """Which part of the recordings may be used; ALL is for figures that nothing was tuned for."""
-
-    ALL = "all"
-    TRAIN = "train"
-    VALIDATION = "validation"
-    TEST = "test"
-
-
-PART_PERCENT: dict[Part, tuple[float, float]] = {
-    Part.ALL: (0.0, 100.0),
-    Part.TRAIN: (0.0, 45.0),
-    Part.VALIDATION: (45.0, 60.0),
-    Part.TEST: (60.0, 100.0),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,20 +90,16 @@ def load_sources(folder: Path, part: Part = Part.ALL) -> Sources:
         When a file is missing or bad.
     """
     times, visits = _all_visits(folder / MOONCAKE_FILE)
-    first_of_user = np.full(visits.users, np.inf)
-    np.minimum.at(first_of_user, visits.user, times)
-    inside = _inside(times, part)
-    own = inside & _inside(first_of_user, part, span=(times[0], times[-1]))[visits.user]
-    kept = visits.only(own, "all users")
+    own, left_out = own_requests(times, visits.user, part)
     arrivals = {}
     for name, file in AZURE_FILES.items():
         series = load_azure(folder / file)
-        cut = series[_inside(series, part)]
-        arrivals[name] = cut - cut[0]
+        stretch = series[inside(series, part, (series[0], series[-1]))]
+        arrivals[name] = stretch - stretch[0]
     files = {"mooncake": MOONCAKE_FILE, **AZURE_FILES}
     return Sources(
         part=part,
-        visits=Visits(name=kept.name, user=kept.user, history_tokens=kept.history_tokens, left_out=int(inside.sum() - own.sum())),
+        visits=replace(visits.only(own, "all users"), left_out=left_out),
         arrivals_ms=arrivals,
         names={name: f"{file} ({_digest(folder / file)})" for name, file in files.items()},
     )
@@ -135,13 +111,6 @@ def _all_visits(path: Path) -> tuple[NDArray[np.float64], Visits]:
     user = np.array([numbers.setdefault(event.user, len(numbers)) for event in events], dtype=np.int64)
     tokens = np.array([event.history_tokens for event in events], dtype=np.int64)
     return np.array([event.time_ms for event in events]), Visits(name="all users", user=user, history_tokens=tokens)
-
-
-def _inside(times: NDArray[np.float64], part: Part, *, span: tuple[float, float] | None = None) -> NDArray[np.bool_]:
-    """Which times lie in the part; its upper edge belongs to the next part, except the end of the trace."""
-    first, last = span or (float(times[0]), float(times[-1]))
-    low, high = (first + (last - first) * edge / 100.0 for edge in PART_PERCENT[part])
-    return (times >= low) & ((times < high) | (PART_PERCENT[part][1] == 100.0))
 
 
 def _digest(path: Path) -> str:

@@ -5,7 +5,8 @@ from typing import Any
 
 from simulator.request_log import MAX_HISTORY_TOKENS
 from simulator.workloads.columns import Signals
-from simulator.workloads.sources import AZURE_FILES, Part
+from simulator.workloads.parts import Part
+from simulator.workloads.sources import AZURE_FILES
 
 BASE_CANDIDATES = (250, 450)
 
