@@ -12,6 +12,7 @@ import typer
 from grfleet.access import FlagsAnywhereGroup
 from grfleet.decisions import decisions
 from grfleet.demo.command import demo
+from grfleet.simulate.command import oracle, simulate
 from grfleet.top.command import top
 from grfleet.trace.command import app as trace_app
 from testbed.cli import app as testbed_app
@@ -25,6 +26,8 @@ app = typer.Typer(
 app.add_typer(trace_app, name="trace", help="Event logs: check one, convert it into requests, generate some.")
 app.add_typer(testbed_app, name="testbed", help="A real Kubernetes control plane on this machine.")
 app.command("demo")(demo)
+app.command("simulate")(simulate)
+app.command("oracle")(oracle)
 app.command("top")(top)
 app.command("decisions")(decisions)
 

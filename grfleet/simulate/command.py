@@ -1,0 +1,302 @@
+"""`grfleet simulate` and `grfleet oracle` on the command line.
+
+Exit codes: 0 done; 1 an input cannot be used or the result not be written; 2 wrong usage; 3 done, and not to be trusted (the
+result says why); 130 interrupted, nothing written.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from grfleet.inert import inert
+
+if TYPE_CHECKING:
+    from grfleet.simulate.bars import Bars
+    from grfleet.simulate.replayed import Replayed
+    from grfleet.simulate.schema import OracleFound, Simulated
+    from grfleet.simulate.translate import Fleet
+    from grfleet.simulate.wanted import Wanted
+
+NOT_TRUSTED = 3
+_REQUESTS, _FLEET = "The requests", "The fleet, where the manifest does not say it"
+
+
+class LevelName(StrEnum):
+    """Levels of detail; the names are those of the simulator."""
+
+    EXACT = "exact"
+    SAMPLED = "sampled"
+    SAMPLED_64 = "sampled-64"
+    REDUCED = "reduced"
+
+
+Trace = Annotated[
+    str,
+    typer.Option(
+        help="Event log (CSV or JSONL, plain or gzip), converted log, or steady, trend, burst.", rich_help_panel=_REQUESTS
+    ),
+]
+Pool = Annotated[
+    Path, typer.Option(help="Manifest of a GRServingPool, with its policies or without.", exists=True, dir_okay=False)
+]
+Out = Annotated[Path, typer.Option(help="Folder of result.json, summary.md and the plots.")]
+HbmPolicyFile = Annotated[
+    Path | None, typer.Option("--hbm-policy", help="Manifest of the HBMPolicy, unless the pool's file has it.", exists=True)
+]
+Name = Annotated[str | None, typer.Option(help="Which pool, where the file has several.")]
+Seed = Annotated[int, typer.Option(min=0, max=(1 << 63) - 1, help="Of everything that is drawn.")]
+Accelerator = Annotated[
+    str, typer.Option(help="Profile that comes with grfleet, or file of one (docs/physics.md).", rich_help_panel=_FLEET)
+]
+Layers = Annotated[int | None, typer.Option(min=1, max=1024, help="Layers of the model.", rich_help_panel=_FLEET)]
+Width = Annotated[int | None, typer.Option(min=1, max=1 << 16, help="Width of the model.", rich_help_panel=_FLEET)]
+Instances = Annotated[int | None, typer.Option(min=1, max=4096, help="Instead of what the pool says.", rich_help_panel=_FLEET)]
+SkipBad = Annotated[
+    bool, typer.Option("--skip-bad", help="Leave bad lines of an event log out and count them.", rich_help_panel=_REQUESTS)
+]
+Candidates = Annotated[
+    int | None, typer.Option(min=1, help="Items to rank where an event log says nothing.", rich_help_panel=_REQUESTS)
+]
+UserKeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="Pool key: users of an event log get the slots of the pool.", exists=True, dir_okay=False, rich_help_panel=_REQUESTS
+    ),
+]
+Duration = Annotated[str, typer.Option(help="Length of steady, trend, burst.", rich_help_panel=_REQUESTS)]
+Rate = Annotated[
+    float,
+    typer.Option(
+        min=0.01, max=1e6, help="Requests a second of steady, trend, burst, all instances together.", rich_help_panel=_REQUESTS
+    ),
+]
+Traces = Annotated[
+    Path | None, typer.Option(help="Folder of the public traces; default: those of the checkout.", rich_help_panel=_REQUESTS)
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace an older result.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print result.json on stdout.")]
+
+
+def simulate(
+    trace: Trace,
+    pool: Pool,
+    out: Out,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            help="static:PERCENT, HillClimb, MissRatioCurve, or a file; default: what the manifests say.", show_default=False
+        ),
+    ] = None,
+    hbm_policy: HbmPolicyFile = None,
+    seed: Seed = 1,
+    level: Annotated[LevelName, typer.Option(help="How closely to look at embedding rows (docs/fleet.md).")] = LevelName.SAMPLED,
+    warm_up: Annotated[str, typer.Option(help="What of the log only warms the caches: a share or a length of time.")] = "20%",
+    name: Name = None,
+    accelerator: Accelerator = "a100",
+    layers: Layers = None,
+    width: Width = None,
+    instances: Instances = None,
+    skip_bad: SkipBad = False,
+    candidates: Candidates = None,
+    user_key_file: UserKeyFile = None,
+    duration: Duration = "5m",
+    rate: Rate = 80.0,
+    traces: Traces = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Rehearse a policy: replay requests on the fleet of a manifest in virtual time, beside the split that it falls back to."""
+    with _refusals("simulate"):
+        from grfleet.simulate.bars import bars_on_stderr
+        from grfleet.simulate.choice import NoSuchPolicy, choice_of
+        from grfleet.simulate.errors import BadInput
+        from grfleet.simulate.rehearse import rehearse
+        from simulator.fleet.config import Level
+
+        wanted = _wanted(pool, name, hbm_policy, out, force=force)
+        try:
+            choice = choice_of(wanted, policy)
+        except NoSuchPolicy as error:
+            raise typer.BadParameter(str(error), param_hint="--policy") from None
+        duration_ms = _length_ms("--duration", duration)
+        _length_ms("--warm-up", warm_up, of_ms=0.0)
+        fleet = _fleet(wanted, accelerator, layers, width, instances)
+        rules = _rules(skip_bad, candidates, user_key_file, duration_ms, rate, traces)
+        with bars_on_stderr() as bars:
+            requests = _replayed(trace, rules, fleet, wanted, seed, bars)
+            log = requests.log
+            left_out_ms = _length_ms("--warm-up", warm_up, of_ms=log.duration_ms)
+            if left_out_ms > log.duration_ms:
+                raise BadInput(f"--warm-up {warm_up}", f"the log has {log.duration_ms / 1e3:g} s, so nothing would be measured")
+            result = rehearse(
+                wanted,
+                fleet,
+                choice,
+                requests,
+                level=Level(level.value),
+                seed=seed,
+                measured_from_ms=float(log.arrival_ms[0]) + left_out_ms,
+                bars=bars,
+            )
+        _deliver(result, out, force=force, as_json=as_json)
+
+
+def oracle(
+    trace: Trace,
+    pool: Pool,
+    out: Out,
+    window: Annotated[str, typer.Option(help="Length of the windows; a P99 needs 1 000 requests in each.")] = "60s",
+    hbm_policy: HbmPolicyFile = None,
+    seed: Seed = 1,
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="Processes; default: one a core. The result does not depend on it.")
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Compute anew what an earlier run has kept.")] = False,
+    name: Name = None,
+    accelerator: Accelerator = "a100",
+    layers: Layers = None,
+    width: Width = None,
+    instances: Instances = None,
+    skip_bad: SkipBad = False,
+    candidates: Candidates = None,
+    user_key_file: UserKeyFile = None,
+    duration: Duration = "5m",
+    rate: Rate = 80.0,
+    traces: Traces = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Find the best split of each window in hindsight, the best fixed one, what moving would have gained, and how sure it is."""
+    with _refusals("oracle"):
+        from grfleet.simulate.bars import bars_on_stderr
+        from grfleet.simulate.errors import BadInput
+        from grfleet.simulate.hindsight import look_back
+        from simulator.oracle.cache import OracleCache
+
+        window_ms, duration_ms = _length_ms("--window", window), _length_ms("--duration", duration)
+        wanted = _wanted(pool, name, hbm_policy, out, force=force)
+        fleet = _fleet(wanted, accelerator, layers, width, instances)
+        rules = _rules(skip_bad, candidates, user_key_file, duration_ms, rate, traces)
+        with bars_on_stderr() as bars:
+            requests = _replayed(trace, rules, fleet, wanted, seed, bars)
+            try:
+                result = look_back(
+                    wanted,
+                    fleet,
+                    requests,
+                    window_ms=window_ms,
+                    seed=seed,
+                    workers=workers if workers is not None else os.cpu_count() or 1,
+                    cache=None if fresh else OracleCache.of_user(),
+                    bars=bars,
+                )
+            except ValueError as error:
+                raise BadInput(f"--window {window}", str(error)) from None
+        _deliver(result, out, force=force, as_json=as_json)
+
+
+def _wanted(pool: Path, name: str | None, hbm_policy: Path | None, out: Path, *, force: bool) -> "Wanted":
+    """The manifests, and before all else whether the result has a place."""
+    from grfleet.simulate.folder import check_free
+    from grfleet.simulate.wanted import wanted
+
+    check_free(out, force=force)
+    return wanted(pool, name=name, hbm_file=hbm_policy)
+
+
+def _fleet(wanted: "Wanted", accelerator: str, layers: int | None, width: int | None, instances: int | None) -> "Fleet":
+    from grfleet.simulate.translate import accelerator_of, fleet_of
+
+    return fleet_of(wanted, accelerator=accelerator_of(accelerator), layers=layers, width=width, instances=instances)
+
+
+def _rules(
+    skip_bad: bool, candidates: int | None, key_file: Path | None, duration_ms: float, rate: float, traces: Path | None
+) -> Any:
+    from grfleet.simulate.replayed import ReadRules
+    from grfleet.trace.reading import pool_key
+
+    return ReadRules(
+        skip_bad=skip_bad,
+        candidates=candidates,
+        key=pool_key(key_file),
+        duration_s=duration_ms / 1e3,
+        rate=rate,
+        traces=traces,
+    )
+
+
+def _replayed(trace: str, rules: Any, fleet: "Fleet", wanted: "Wanted", seed: int, bars: "Bars") -> "Replayed":
+    from grfleet.simulate.replayed import Regime, replayed
+
+    if trace not in set(Regime) and not Path(trace).exists():
+        raise typer.BadParameter(f"{trace} is neither a file nor one of {', '.join(Regime)}", param_hint="--trace")
+    return replayed(
+        trace,
+        rules,
+        instances=fleet.config.instances,
+        max_history_tokens=wanted.pool.spec.model.max_history_tokens,
+        seed=seed,
+        progress=bars("reading"),
+    )
+
+
+def _length_ms(option: str, text: str, *, of_ms: float | None = None) -> float:
+    from grfleet.simulate.durations import length_ms
+
+    try:
+        return length_ms(text, of_ms=of_ms)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
+
+
+def _deliver(result: "Simulated | OracleFound", out: Path, *, force: bool, as_json: bool) -> None:
+    """Write everything, tell the gist, and leave with the code that fits."""
+    from grfleet.simulate.folder import filled
+    from grfleet.simulate.markdown import headline, summary
+    from grfleet.simulate.plots import HOW_TO_GET, draw
+    from grfleet.simulate.schema import encoded
+
+    text = encoded(result)
+    with filled(out, force=force) as folder:
+        (folder / "result.json").write_text(text)
+        (folder / "summary.md").write_text(summary(result))
+        drawn = draw(folder, result)
+    if as_json:
+        typer.echo(text, nl=False)
+    else:
+        for line in headline(result):
+            typer.echo(inert(line).plain)
+        typer.echo(f"{inert(str(out)).plain}/summary.md says more")
+    if not drawn:
+        typer.echo(f"{result.command}: {HOW_TO_GET}", err=True)
+    if not result.trusted:
+        raise typer.Exit(NOT_TRUSTED)
+
+
+@contextmanager
+def _refusals(command: str) -> Iterator[None]:
+    """Turn what cannot be used into one line on stderr and exit code 1."""
+    from grfleet.simulate.errors import BadInput
+
+    try:
+        yield
+    except BadInput as error:
+        typer.echo(f"{command}: {inert(str(error)).plain}", err=True)
+        raise typer.Exit(1) from None
+    except ModuleNotFoundError as error:
+        if error.name != "numba":
+            raise
+        typer.echo(f"{command}: the simulator needs numba, which is not installed: pip install 'grfleet[sim]'", err=True)
+        raise typer.Exit(1) from None
+    except MemoryError:
+        typer.echo(f"{command}: not enough memory for a log of this size; replay a part of it", err=True)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        typer.echo(f"{command}: interrupted; nothing was written", err=True)
+        raise typer.Exit(130) from None

@@ -1,0 +1,181 @@
+"""One rehearsal: the wanted policy and its baseline over the same requests, side by side, and whether to believe the figures.
+
+The baseline holds the fallback split of the policy, which is what a fleet has that nobody steers.
+"""
+
+import hashlib
+import platform
+from dataclasses import replace
+from importlib import metadata
+
+from grfleet.simulate import schema
+from grfleet.simulate.bars import Bars
+from grfleet.simulate.choice import Choice
+from grfleet.simulate.figures import difference_of, figures_of, histogram_edges_ms
+from grfleet.simulate.replayed import Replayed
+from grfleet.simulate.steering import AgentSplit
+from grfleet.simulate.translate import Fleet
+from grfleet.simulate.wanted import Wanted
+from simulator.fleet.config import FleetConfig, Level
+from simulator.fleet.result import REQUESTS_FOR_P99, FleetResult
+from simulator.fleet.run import simulate
+from simulator.request_log import RequestLog
+
+PROBED_PERCENTS = (5, 20, 35, 50, 65, 80, 95)
+FULL_PERCENT = 100.0
+
+
+def rehearse(
+    wanted: Wanted,
+    fleet: Fleet,
+    choice: Choice,
+    replayed: Replayed,
+    *,
+    level: Level,
+    seed: int,
+    measured_from_ms: float,
+    bars: Bars,
+) -> schema.Simulated:
+    """Return the content of `result.json`: a policy beside its baseline.
+
+    Parameters
+    ----------
+    measured_from_ms : float
+        Requests before it warm the caches and are not counted.
+    """
+    log, good = replayed.log, float(wanted.pool.spec.slo.good_percent)
+    fallback = choice.spec.bounds.fallback_emb_percent
+    config = replace(fleet.config, emb_percent=choice.first_percent)
+    agents = None if choice.holds else AgentSplit(choice.intent())
+
+    def run(config: FleetConfig, title: str, steered: AgentSplit | None) -> FleetResult:
+        return simulate(
+            log, config, level=level, split=steered, seed=seed, measured_from_ms=measured_from_ms, progress=bars(title)
+        )
+
+    result = run(config, _words(choice), agents)
+    same = choice.holds and choice.first_percent == fallback
+    baseline = result if same else run(replace(config, emb_percent=fallback), f"static {fallback}", None)
+    figures, beside = figures_of(result, good_percent=good), figures_of(baseline, good_percent=good)
+    reasons = _reasons_for_distrust(log, config, figures, seed=seed, bars=bars)
+    doubts = [*result.doubts, *(f"baseline: {doubt}" for doubt in baseline.doubts if doubt not in result.doubts)]
+    return schema.Simulated(
+        schema_version=schema.SCHEMA_VERSION,
+        command="simulate",
+        digest=hashlib.sha256(f"{figures.digest} {beside.digest}".encode()).hexdigest(),
+        trusted=not reasons,
+        not_trusted_because=reasons,
+        doubts=doubts,
+        assumptions=[*fleet.assumptions, *replayed.assumptions, *choice.notes, *wanted.notes],
+        versions=versions(),
+        seed=seed,
+        level=level.value,
+        trace=trace_of(replayed),
+        pool=pool_of(wanted, fleet),
+        policy=_policy_of(choice, fleet),
+        measured_from_ms=round(measured_from_ms, 3),
+        histogram_edges_ms=histogram_edges_ms().tolist(),
+        run=figures,
+        decisions=dict(sorted(agents.reasons.items())) if agents is not None else {},
+        baseline_policy=f"static:{fallback}",
+        baseline=beside,
+        difference=difference_of(figures, beside),
+    )
+
+
+def versions() -> schema.Versions:
+    """Return what the figures may depend on."""
+    return schema.Versions(
+        grfleet=metadata.version("grfleet"),
+        python=platform.python_version(),
+        numpy=metadata.version("numpy"),
+        numba=metadata.version("numba"),
+    )
+
+
+def trace_of(replayed: Replayed) -> schema.Trace:
+    """Return what was replayed."""
+    log = replayed.log
+    seconds = log.duration_ms / 1e3
+    return schema.Trace(
+        name=replayed.name,
+        digest=log.digest,
+        requests=len(log),
+        users=log.users,
+        duration_ms=round(log.duration_ms, 3),
+        requests_per_second=round(len(log) / seconds, 3) if seconds > 0.0 else 0.0,
+        manifest=replayed.manifest,
+    )
+
+
+def pool_of(wanted: Wanted, fleet: Fleet) -> schema.Pool:
+    """Return the fleet as it was simulated."""
+    config, shape, spec = fleet.config, fleet.shape, wanted.pool.spec
+    return schema.Pool(
+        name=wanted.pool.metadata.name,
+        instances=config.instances,
+        pool_bytes=config.pool_bytes,
+        host_bytes=config.host_bytes,
+        ssd_bytes=config.ssd_bytes,
+        granule_bytes=config.granule_bytes,
+        page_tokens=config.page_tokens,
+        kv_bytes_per_token=config.service.kv_bytes_per_token,
+        emb_row_bytes=config.service.row_bytes,
+        max_history_tokens=spec.model.max_history_tokens,
+        slo_ms=config.slo_ms,
+        good_percent=float(spec.slo.good_percent),
+        accelerator=fleet.accelerator.name,
+        layers=shape.layers,
+        width=shape.width,
+        heads=shape.heads,
+        head_dim=shape.head_dim,
+    )
+
+
+def _policy_of(choice: Choice, fleet: Fleet) -> schema.Policy:
+    spec = choice.spec
+    return schema.Policy(
+        strategy=choice.strategy.value,
+        source=choice.source,
+        holds=choice.holds,
+        first_emb_percent=choice.first_percent,
+        min_emb_percent=spec.bounds.min_emb_percent,
+        max_emb_percent=spec.bounds.max_emb_percent,
+        fallback_emb_percent=spec.bounds.fallback_emb_percent,
+        max_percent_per_second=spec.step.max_percent_per_second,
+        deadband_percent=spec.step.deadband_percent,
+        interval_ms=spec.step.interval_ms,
+        refill_link_percent=fleet.config.refill_link_percent,
+    )
+
+
+def _words(choice: Choice) -> str:
+    return f"static {choice.first_percent}" if choice.holds else str(choice.strategy)
+
+
+def _reasons_for_distrust(log: RequestLog, config: FleetConfig, figures: schema.Figures, *, seed: int, bars: Bars) -> list[str]:
+    found = []
+    if figures.requests < REQUESTS_FOR_P99:
+        found.append(
+            f"{figures.requests} requests are measured, too few for a P99: {REQUESTS_FOR_P99} are needed; replay a longer log, or"
+            " leave less of it out with --warm-up"
+        )
+    load = figures.utilisation_percent
+    if load is not None and load >= FULL_PERCENT:
+        least = least_utilisation(log, config, seed=seed, bars=bars)
+        if least >= FULL_PERCENT:
+            found.append(
+                f"overload at every split: the load is {least:.0f} % of what the instances can do even at the best of"
+                f" {len(PROBED_PERCENTS)} splits, so latencies say how long the log is; add instances, or replay less traffic"
+            )
+    return found
+
+
+def least_utilisation(log: RequestLog, config: FleetConfig, *, seed: int, bars: Bars) -> float:
+    """Return the lowest utilisation, in percent, over some fixed splits at the reduced level."""
+    progress, found = bars("is there a split that carries the load?"), []
+    for place, percent in enumerate(PROBED_PERCENTS):
+        probed = simulate(log, replace(config, emb_percent=percent), level=Level.REDUCED, seed=seed)
+        found.append(probed.utilisation_percent() or 0.0)
+        progress(place + 1, len(PROBED_PERCENTS))
+    return min(found)
