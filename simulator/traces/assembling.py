@@ -8,6 +8,7 @@ and not older than the window.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,31 +17,7 @@ from simulator.request_log import RequestLog, RowLaw
 from simulator.traces.reading import MAX_TIME_MS
 
 RawRow = tuple[float, int, int, int, int, bool]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rows:
-    """Rows as columns: moments in ms of any origin, 64 bits of the user's key, slot, history or -1, candidates, early signal."""
-
-    moment_ms: NDArray[np.float64]
-    key: NDArray[np.uint64]
-    slot: NDArray[np.uint16]
-    history_tokens: NDArray[np.int32]
-    candidates: NDArray[np.int32]
-    signal: NDArray[np.bool_]
-
-    @classmethod
-    def of(cls, rows: Sequence[RawRow]) -> "Rows":
-        columns = zip(*rows, strict=True)
-        return cls(**{name: np.array(next(columns), dtype=dtype) for name, dtype in _COLUMNS.items()})
-
-    @classmethod
-    def joined(cls, parts: Sequence["Rows"]) -> "Rows":
-        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS})
-
-    def at(self, index: NDArray[np.int64]) -> "Rows":
-        return Rows(**{name: getattr(self, name)[index] for name in _COLUMNS})
-
+Index = NDArray[np.uint32]
 
 _COLUMNS: dict[str, type[np.generic]] = {
     "moment_ms": np.float64,
@@ -50,6 +27,28 @@ _COLUMNS: dict[str, type[np.generic]] = {
     "candidates": np.int32,
     "signal": np.bool_,
 }
+
+
+class Rows:
+    """Rows as columns, which grow by chunks and are taken one by one, so that none lies in memory twice for long.
+
+    They are `moment_ms` (of any origin), `key` (64 bits of the user's), `slot`, `history_tokens` (-1 where it is not given),
+    `candidates` and `signal`.
+    """
+
+    def __init__(self) -> None:
+        self._chunks: dict[str, list[NDArray[Any]]] = {name: [] for name in _COLUMNS}
+
+    def add(self, rows: Sequence[RawRow]) -> None:
+        for (name, dtype), values in zip(_COLUMNS.items(), zip(*rows, strict=True), strict=False):
+            self._chunks[name].append(np.array(values, dtype=dtype))
+
+    def __bool__(self) -> bool:
+        return bool(self._chunks["moment_ms"])
+
+    def take(self, name: str) -> NDArray[Any]:
+        """Return a column and keep it no more."""
+        return np.concatenate(self._chunks.pop(name))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,81 +71,93 @@ def assembled(
     law: RowLaw,
     rows_per_token: int,
 ) -> Assembled:
-    """Return the requests of rows in the order of the file, by the rules above.
+    """Return the requests of rows in the order of the file, by the rules above; `rows` is used up.
 
     Raises
     ------
     ValueError
         When there is no ranking, or time spans more than a RequestLog holds.
     """
-    if rows.signal.all():
+    signal = rows.take("signal")
+    if signal.all():
         raise ValueError("holds no ranking")
-    rows = rows.at(np.argsort(rows.moment_ms, kind="stable"))
-    moments = np.round(rows.moment_ms - rows.moment_ms[0], 3)
+    moments = rows.take("moment_ms")
+    order = np.argsort(moments, kind="stable").astype(np.uint32)
+    moments = moments[order]
+    moments -= moments[0]
     if moments[-1] > MAX_TIME_MS:
         raise ValueError(f"time spans more than {MAX_TIME_MS:g} ms; is one moment in another unit?")
-    user, first = _numbered(rows.key)
-    by_user = np.argsort(user, kind="stable")
-    lead = _leads(moments, user, rows.signal, by_user, signal_window_ms)
-    ranked = ~rows.signal
-    whole = _histories(rows.history_tokens, user, by_user[ranked[by_user]], tokens_per_event)[ranked]
-    comes = np.unique(user[ranked])
+    np.round(moments, 3, out=moments)
+    signal = signal[order]
+    ranked = ~signal
+    user, first, by_user = _numbered(rows.take("key")[order])
+    lead = _leads(moments, user, signal, by_user, signal_window_ms)[ranked]
+    given = rows.take("history_tokens")[order]
+    whole = _histories(given, user, by_user[ranked[by_user]], tokens_per_event)[ranked]
+    counted = int((given[ranked] < 0).sum())
+    del by_user, given
+    comes = np.zeros(len(first), dtype=bool)
+    comes[user[ranked]] = True
+    slots = rows.take("slot")[order[first[comes]]]
     log = RequestLog(
         arrival_ms=moments[ranked],
-        user=np.searchsorted(comes, user[ranked]).astype(np.uint32),
+        user=(np.cumsum(comes, dtype=np.uint32) - np.uint32(1))[user[ranked]],
         history_tokens=np.minimum(whole, max_history_tokens).astype(np.int32),
-        candidates=rows.candidates[ranked],
-        signal_lead_ms=lead[ranked],
+        candidates=rows.take("candidates")[order][ranked],
+        signal_lead_ms=lead,
         law=np.zeros(len(whole), dtype=np.uint8),
-        user_slots=rows.slot[first[comes]],
+        user_slots=slots,
         laws=(law,),
         rows_per_token=rows_per_token,
     )
     return Assembled(
         log=log,
-        signals=int(rows.signal.sum()),
-        signals_used=int((log.signal_lead_ms > 0).sum()),
-        histories_counted=int((rows.history_tokens[ranked] < 0).sum()),
+        signals=int(signal.sum()),
+        signals_used=int((lead > 0).sum()),
+        histories_counted=counted,
         histories_cut=int((whole > max_history_tokens).sum()),
     )
 
 
-def _numbered(key: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return (user of each row, first row of each user): users are numbered in the order in which they first come."""
-    _, first, sorted_number = np.unique(key, return_index=True, return_inverse=True)
+def _numbered(key: NDArray[np.uint64]) -> tuple[Index, Index, Index]:
+    """Return (user of each row, first row of each user, rows user by user, each user's in order).
+
+    Users are numbered in the order in which they first come.
+    """
+    by_user = np.argsort(key, kind="stable").astype(np.uint32)
+    begins = np.ones(len(key), dtype=bool)
+    begins[1:] = np.diff(key[by_user]) != 0
+    first = by_user[begins]
     by_first = np.argsort(first)
-    number = np.empty(len(first), dtype=np.int64)
-    number[by_first] = np.arange(len(first))
-    return number[sorted_number], first[by_first]
+    number = np.empty(len(first), dtype=np.uint32)
+    number[by_first] = np.arange(len(first), dtype=np.uint32)
+    user = np.empty(len(key), dtype=np.uint32)
+    user[by_user] = number[np.cumsum(begins, dtype=np.uint32) - np.uint32(1)]
+    return user, first[by_first], by_user
 
 
 def _leads(
-    moments: NDArray[np.float64],
-    user: NDArray[np.int64],
-    signal: NDArray[np.bool_],
-    by_user: NDArray[np.int64],
-    window_ms: float,
+    moments: NDArray[np.float64], user: Index, signal: NDArray[np.bool_], by_user: Index, window_ms: float
 ) -> NDArray[np.float32]:
     """Return how long before each row the signal came that announces it; 0 where there is none."""
-    before, row = by_user[:-1], by_user[1:]
-    since = moments[row] - moments[before]
-    announced = (user[before] == user[row]) & signal[before] & ~signal[row] & (since <= window_ms)
     lead = np.zeros(len(moments), dtype=np.float32)
+    place = np.flatnonzero(signal[by_user[:-1]])
+    before, row = by_user[place], by_user[place + 1]
+    since = moments[row] - moments[before]
+    announced = (user[before] == user[row]) & ~signal[row] & (since <= window_ms)
     lead[row[announced]] = since[announced]
     return lead
 
 
-def _histories(
-    given: NDArray[np.int32], user: NDArray[np.int64], by_user: NDArray[np.int64], tokens_per_event: int
-) -> NDArray[np.int64]:
+def _histories(given: NDArray[np.int32], user: Index, by_user: Index, tokens_per_event: int) -> NDArray[np.int64]:
     """Return the history of each ranking; `by_user` lists the rankings user by user, each in order of time."""
-    place = np.arange(len(by_user))
-    whose = user[by_user]
-    start = np.maximum.accumulate(np.where(np.diff(whose, prepend=-1) != 0, place, 0))
-    known = given[by_user] >= 0
-    latest = np.maximum.accumulate(np.where(known, place, -1))
+    place = np.arange(len(by_user), dtype=np.int32)
+    begins = np.ones(len(by_user), dtype=bool)
+    begins[1:] = np.diff(user[by_user]) != 0
+    start = np.maximum.accumulate(np.where(begins, place, np.int32(0)))
+    latest = np.maximum.accumulate(np.where(given[by_user] >= 0, place, np.int32(-1)))
     has = latest >= start
-    base = np.where(has, given[by_user][np.maximum(latest, 0)], 0)
+    base = np.where(has, given[by_user][np.maximum(latest, 0)], np.int32(0))
     out = np.zeros(len(given), dtype=np.int64)
-    out[by_user] = base + tokens_per_event * (place - np.where(has, latest, start))
+    out[by_user] = base + np.int64(tokens_per_event) * (place - np.where(has, latest, start))
     return out

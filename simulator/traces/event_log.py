@@ -145,7 +145,7 @@ def read_event_log(path: Path, options: LogOptions, *, progress: Progress | None
 
 def _read(reader: RowReader, gate: "_Gate", skipped: "_SkippedLines", progress: Progress) -> tuple[Rows, int]:
     """Return the rows that may be used, in the order of the file, and how many lines there were."""
-    parts: list[Rows] = []
+    rows = Rows()
     open_rows: list[RawRow] = []
     lines = 0
     for number, row in reader:
@@ -157,15 +157,15 @@ def _read(reader: RowReader, gate: "_Gate", skipped: "_SkippedLines", progress: 
         except BadLine as bad:
             skipped.add(number, bad)
         if len(open_rows) == CHUNK_LINES:
-            parts.append(Rows.of(open_rows))
+            rows.add(open_rows)
             open_rows.clear()
             progress(reader.lines.position, reader.lines.size)
     progress(reader.lines.size, reader.lines.size)
     if open_rows:
-        parts.append(Rows.of(open_rows))
-    if not parts:
+        rows.add(open_rows)
+    if not rows:
         raise TraceError(reader.path, "holds no event")
-    return Rows.joined(parts), lines
+    return rows, lines
 
 
 class _Gate:
