@@ -140,11 +140,12 @@ class HostLink:
         return round(flow.left_bytes)
 
     def next_event_ms(self) -> float | None:
-        """When the rates change next if nothing is submitted: bytes get ready, or a transfer finishes."""
+        """When the rates change next if nothing is submitted: bytes get ready, or a transfer finishes. Always after the clock."""
         times = [flow.ready_ms for flow in self._flows.values() if flow.ready_ms > self.clock_ms]
         for flow, rate in self._rates():
             times.append(self.clock_ms + flow.left_bytes / rate)
-        return min(times, default=None)
+        # What is too short to move a large clock ends at the next number, so that who steps from event to event gets on.
+        return max(min(times), math.nextafter(self.clock_ms, math.inf)) if times else None
 
     def advance(self, now_ms: float) -> list[Done]:
         """Move time forward and return what finished, in order.

@@ -82,6 +82,14 @@ class OffloadQueue:
         """Leading tokens of the user that the host holds."""
         return self._host.get(user, 0)
 
+    def position(self, user: int) -> int:
+        """Leading tokens of the user that are on the host, queued for it or being copied."""
+        return self._position.get(user, 0)
+
+    def is_copying(self, item: Range) -> bool:
+        """Whether the range was handed to a copier and not given up since."""
+        return item in self._copying
+
     def pending(self, user: int) -> bool:
         """Whether a range of the user is queued or being copied."""
         return self._position.get(user, 0) > self._host.get(user, 0)
@@ -174,17 +182,18 @@ class OffloadQueue:
         if have_tokens > self._position[lost.user]:
             self._owed[lost.user] = have_tokens
 
-    def source_gone(self, user: int) -> None:
-        """HBM evicted the user: ranges in the write buffer go on, what is owed cannot be offered any more.
-
-        Raises
-        ------
-        ValueError
-            While the user is frozen.
-        """
-        if user in self._frozen:
-            raise ValueError(f"user {user} is the source of a copy and must not be evicted")
+    def owe_nothing(self, user: int) -> None:
+        """HBM has no state of the user any more: what was refused cannot be offered again. Accepted ranges go on."""
         self._owed.pop(user, None)
+
+    def shorten(self, user: int, tokens: int) -> None:
+        """The user's history is only that long now: whole chunks of it stay on the host, longer ranges are cancelled."""
+        if tokens >= self._position.get(user, 0):
+            return
+        left = min(self._host.get(user, 0), tokens // self._chunk * self._chunk)
+        self.host_lost(user)
+        if left:
+            self._host[user] = self._position[user] = left
 
     def host_lost(self, user: int, *, have_tokens: int = 0) -> None:
         """The host gave the user's copy up (evicted, expired, invalidated): begin anew with what HBM has."""

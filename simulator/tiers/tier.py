@@ -4,6 +4,7 @@ Room is made before bytes are written, so the limit holds at every instant. Pinn
 goes is handed to the caller, who knows whether a tier below wants it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from simulator.tiers.eviction import EvictionPolicy
@@ -29,6 +30,8 @@ class Tier:
     granule_bytes : int
         Entries take whole granules: a page in HBM, a chunk in host memory, a file block on SSD.
     policy : EvictionPolicy
+    held : callable, optional
+        Says of a user that it must stay for now, besides those that are pinned.
 
     Raises
     ------
@@ -36,7 +39,14 @@ class Tier:
         For a negative limit or a granule below one byte.
     """
 
-    def __init__(self, *, limit_bytes: int, policy: EvictionPolicy, granule_bytes: int = 1) -> None:
+    def __init__(
+        self,
+        *,
+        limit_bytes: int,
+        policy: EvictionPolicy,
+        granule_bytes: int = 1,
+        held: Callable[[int], bool] | None = None,
+    ) -> None:
         if limit_bytes < 0 or granule_bytes < 1:
             raise ValueError(f"limit_bytes, granule_bytes: {limit_bytes}, {granule_bytes} must be at least 0 and 1")
         self.limit_bytes = limit_bytes
@@ -44,6 +54,7 @@ class Tier:
         self.evicted_bytes = 0
         self._granule = granule_bytes
         self._policy = policy
+        self.held = held
         self._sizes: dict[int, int] = {}
         self._pins: dict[int, int] = {}
 
@@ -104,7 +115,7 @@ class Tier:
             self._pins[user] -= 1
 
     def pinned(self, user: int) -> bool:
-        return user in self._pins
+        return user in self._pins or (self.held is not None and self.held(user))
 
     def trim(self, limit_bytes: int) -> tuple[tuple[int, int], ...]:
         """Change the limit and return who went for it; pinned entries may keep the tier above it until they are let go."""
@@ -115,7 +126,7 @@ class Tier:
             for user in self._policy.order():
                 if freed >= excess:
                     break
-                if user not in self._pins:
+                if not self.pinned(user):
                     victims.append(user)
                     freed += self._sizes[user]
         went = tuple((user, self._remove(user)) for user in victims)
@@ -128,9 +139,9 @@ class Tier:
         if excess <= 0:
             return gone
         for user in self._policy.order():
-            if user == newest:
+            if user == newest and not (user in self._sizes and self.pinned(user)):
                 return [newest]
-            if user not in self._pins:
+            if user != newest and not self.pinned(user):
                 gone.append(user)
                 excess -= self._sizes[user]
                 if excess <= 0:
@@ -138,7 +149,7 @@ class Tier:
         return None
 
     def _refuse(self, user: int) -> Put:
-        if user in self._pins and user in self._sizes:
+        if user in self._sizes and self.pinned(user):
             self._policy.put(user, self._sizes[user])
             return Put(kept=False)
         old = self._remove(user) if user in self._sizes else 0

@@ -1,5 +1,7 @@
 """One host link: bytes are conserved, the first class goes first, both directions at once slow each other, caps hold."""
 
+import dataclasses
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -228,3 +230,14 @@ def test_gathers_are_free_without_rows_and_slower_while_others_take_the_link() -
     assert gather_ms(a100, rows=1000, row_bytes=512, link_share_taken=0.2) - a100.gather_fixed_ms == pytest.approx(alone / 0.8)
     with pytest.raises(ValueError, match="link_share_taken"):
         gather_ms(a100, rows=1, row_bytes=512, link_share_taken=1.0)
+
+
+def test_stepping_from_event_to_event_gets_on_where_a_transfer_is_too_short_to_move_the_clock() -> None:
+    link = HostLink(dataclasses.replace(SIMPLE, to_device_fixed_ms=0.0, to_device_bytes_per_second=10**15))
+    link.advance(1e9)
+    number = link.submit(Purpose.RELOAD, 1, now_ms=1e9)
+    event = link.next_event_ms()
+    assert event is not None
+    assert event > link.clock_ms
+    assert [done.transfer for done in link.advance(event)] == [number]
+    assert link.next_event_ms() is None

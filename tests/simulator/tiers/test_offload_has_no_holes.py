@@ -51,7 +51,7 @@ class World:
             queue.host_lost(user, have_tokens=self.hbm[user])
             self.host[user] = set()
         elif what == "evict" and not queue.frozen(user):
-            queue.source_gone(user)
+            queue.owe_nothing(user)
             self.hbm[user] = 0
         elif what == "cut" and self.hbm[user] > CHUNK:
             self.hbm[user] -= CHUNK
@@ -131,8 +131,6 @@ def test_a_user_may_leave_hbm_at_once_when_the_write_buffer_has_its_state_and_no
     queue.offer(2, CHUNK)
     assert not queue.frozen(1)
     assert queue.frozen(2)
-    with pytest.raises(ValueError, match="source of a copy"):
-        queue.source_gone(2)
     first = queue.next_range()
     assert first is not None
     queue.copied(first)
