@@ -16,7 +16,7 @@ from simulator.fleet.config import FleetConfig, Level
 from simulator.fleet.laws import LawTables
 from simulator.fleet.resize import set_emb_limit
 from simulator.fleet.state import Requests, Rows, Users
-from simulator.fleet.users import NO_PREFIX, TIERS
+from simulator.fleet.users import TIERS
 from simulator.fleet.warm import warm_rows, warm_users
 from simulator.request_log import RequestLog
 
@@ -68,7 +68,8 @@ class Instance:
     """State of one instance, in the arrays that the loops work on."""
 
     number: int
-    order: NDArray[np.int64]
+    seed: np.uint64
+    requests: Requests
     ints: NDArray[np.int64]
     floats: NDArray[np.float64]
     users: Users
@@ -109,15 +110,16 @@ def placed(log: RequestLog, owners: Sequence[int], *, instances: int) -> Placeme
     )
 
 
-def requests_of(log: RequestLog, placement: Placement) -> Requests:
-    """Return the columns of a log, and empty ones for the outcome."""
-    count = len(log)
+def requests_of(log: RequestLog, placement: Placement, number: int) -> Requests:
+    """Return the requests of one instance, and empty columns for the outcome."""
+    order = placement.order[number]
+    count = len(order)
     return Requests(
-        arrival_ms=log.arrival_ms,
-        user=placement.local_user[log.user],
-        history=log.history_tokens,
-        candidates=log.candidates,
-        law=log.law,
+        arrival_ms=log.arrival_ms[order],
+        user=placement.local_user[log.user[order]],
+        history=log.history_tokens[order],
+        candidates=log.candidates[order],
+        law=log.law[order],
         latency_ms=np.zeros(count),
         service_ms=np.zeros(count),
         kv_hit=np.zeros(count, dtype=np.int32),
@@ -154,9 +156,9 @@ def instance_of(
     seed: int,
 ) -> Instance:
     """Return one instance before its first request: rows in the steady state of its first law, users as given."""
-    order = placement.order[number]
+    requests, own_seed = requests_of(log, placement, number), np.uint64(_seed_of(seed, number))
     ints, floats = np.zeros(state.INTS, dtype=np.int64), np.zeros(state.FLOATS)
-    first = int(log.law[order[0]]) if len(order) else 0
+    first = int(requests.law[0]) if len(requests.law) else 0
     users, rows = _empty_users(placement.users_of[number]), _empty_rows(config, tables, fleet)
     ints[state.KV_LIMIT] = config.pool_bytes - config.first_emb_bytes
     ints[state.HOST_LIMIT], ints[state.SSD_LIMIT] = config.host_bytes, config.ssd_bytes
@@ -170,32 +172,26 @@ def instance_of(
         rows.window[group], rows.window_law[group] = tables.laws.window[-1], first
     set_emb_limit(fleet, ints, floats, rows, tables.laws, config.first_emb_bytes)
     if fleet[state.MODE] != state.NO_ROWS:
-        warm_rows(np.uint64(_seed_of(seed, number)), tables.cell_mass(first), ints, floats, rows)
+        warm_rows(own_seed, tables.cell_mass(first), ints, floats, rows)
     ints[state.RESIZE_EVICTED] = 0
     if warm is not None:
         mine = placement.owner[warm.user] == number
         warm_users(fleet, ints, users, placement.local_user[warm.user[mine]], warm.tokens[mine])
-    return Instance(number=number, order=order, ints=ints, floats=floats, users=users, rows=rows)
+    return Instance(number=number, seed=own_seed, requests=requests, ints=ints, floats=floats, users=users, rows=rows)
 
 
 def _empty_users(count: int) -> Users:
-    sentinels = np.arange(count, count + TIERS, dtype=np.int32)
-    older, younger = np.zeros(count + TIERS, dtype=np.int32), np.zeros(count + TIERS, dtype=np.int32)
-    older[count:] = younger[count:] = sentinels
-    return Users(
-        older=older,
-        younger=younger,
-        tier=np.zeros(count, dtype=np.int8),
-        tokens=np.zeros(count, dtype=np.int32),
-        ready_ms=np.full(count, NO_PREFIX),
-    )
+    record = np.zeros((count + TIERS, state.RECORD), dtype=np.int32)
+    for sentinel in range(count, count + TIERS):
+        record[sentinel, [state.OLDER, state.YOUNGER]] = sentinel
+    return Users(record=record, ready_ms=np.zeros(count))
 
 
 def _empty_rows(config: FleetConfig, tables: LawTables, fleet: NDArray[np.int64]) -> Rows:
     simulated = fleet[state.MODE] != state.NO_ROWS
     cells = tables.cells if simulated else 0
     kept = min(cells, 2 * (config.pool_bytes // int(fleet[state.CELL_BYTES])))
-    size = 1 << max(10, int(np.ceil(np.log2(2 * kept + 4)))) if simulated else 1
+    size = 3 * kept + 1024 if simulated else 1
     groups = int(tables.laws.ints[:, state.GROUP].max()) + 1
     samples = SAMPLES_KEPT if fleet[state.RECORD_ONE_IN] > 0 else 0
     return Rows(

@@ -10,7 +10,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.compiled import compiled
+from simulator.compiled import lean
 from simulator.fleet import resize, ring
 from simulator.fleet import users as kv
 from simulator.fleet.randomness import binomial, mix, stream_of
@@ -34,6 +34,8 @@ from simulator.fleet.state import (
     MISSES,
     MODE,
     NO_ROWS,
+    PAGE_BYTES,
+    PAGES,
     RATIO,
     RECORD_ONE_IN,
     REFILL_PER_SECOND,
@@ -50,6 +52,8 @@ from simulator.fleet.state import (
     SERVING,
     SHARE,
     SSD_PER_MS,
+    TIER,
+    TOKENS,
     Laws,
     Requests,
     Rows,
@@ -62,26 +66,25 @@ MOST_REFILL_SHARE = 0.9
 _NOISE = np.uint64(0x2545_F491_4F6C_DD1D)
 
 
-@compiled
-def user_in_service(ints: NDArray[np.int64], order: NDArray[np.int64], place: int, requests: Requests, now_ms: float) -> int:
+@lean
+def user_in_service(ints: NDArray[np.int64], place: int, requests: Requests, now_ms: float) -> int:
     """Return the user whose job the server works on; jobs before `place` are known."""
     serving = ints[SERVING]
     found = kv.NOBODY
     while serving < place:
-        job = order[serving]
-        arrival, latency, service = requests.arrival_ms[job], requests.latency_ms[job], requests.service_ms[job]
+        arrival, latency, service = requests.arrival_ms[serving], requests.latency_ms[serving], requests.service_ms[serving]
         done = arrival + latency
         if done > now_ms:
             start = arrival if latency == service else done - service
             if start <= now_ms:
-                found = requests.user[job]
+                found = requests.user[serving]
             break
         serving += 1
     ints[SERVING] = serving
     return found
 
 
-@compiled
+@lean
 def rows_missed(
     fleet: NDArray[np.int64],
     ints: NDArray[np.int64],
@@ -122,7 +125,7 @@ def rows_missed(
     return binomial(asked, floats[RATIO], mix(stream ^ _NOISE))
 
 
-@compiled
+@lean
 def reload_ms(
     physics: NDArray[np.float64], fleet: NDArray[np.int64], loaded: int, from_ssd: bool, taken: float, compute: float
 ) -> float:
@@ -130,15 +133,14 @@ def reload_ms(
     rate = physics[LINK_PER_MS] * (1.0 - taken)
     if from_ssd:
         rate = min(rate, physics[SSD_PER_MS])
-    load = kv.bytes_of(fleet, loaded) / rate
+    load = kv.pages_of(fleet, loaded) * fleet[PAGE_BYTES] / rate
     layers = fleet[LAYERS]
     return physics[RELOAD_FIXED_MS] + load / layers + max(0.0, load - compute) * (layers - 1) / layers
 
 
-@compiled
+@lean
 def serve_one(
     place: int,
-    order: NDArray[np.int64],
     requests: Requests,
     physics: NDArray[np.float64],
     fleet: NDArray[np.int64],
@@ -149,21 +151,20 @@ def serve_one(
     laws: Laws,
     seed: np.uint64,
 ) -> None:
-    """Serve the request at one place of the instance's order."""
-    job = order[place]
-    now, user = requests.arrival_ms[job], np.int64(requests.user[job])
-    history, candidates = np.int64(requests.history[job]), np.int64(requests.candidates[job])
-    law = np.int64(requests.law[job])
-    serving = user_in_service(ints, order, place, requests, now)
+    """Serve the request at one place of the instance's order; `seed` is that of the instance."""
+    now, user = requests.arrival_ms[place], np.int64(requests.user[place])
+    history, candidates = np.int64(requests.history[place]), np.int64(requests.candidates[place])
+    law = np.int64(requests.law[place])
+    serving = user_in_service(ints, place, requests, now)
     resize.advance(physics, fleet, ints, floats, users, rows, laws, serving, now)
     kv.settle_prefix(fleet, ints, users, user, now)
 
-    below = kv.NOWHERE if users.tier[user] < kv.HOST else np.int64(users.tier[user])
-    available = 0
-    if below != kv.NOWHERE:
-        available = min(np.int64(users.tokens[user]), history)
+    record = users.record
+    below, available = np.int64(record[user, TIER]), 0
+    held, pages = record[user, TOKENS], record[user, PAGES]
+    if below >= kv.HOST:
+        available = min(np.int64(held), history)
         kv.leave_lower_tier(fleet, ints, users, user)
-    held = users.tokens[user]
     hit = kv.access(fleet, ints, users, user, history, serving)
     if floats[FILLED_AT] < 0.0 and ints[KV_EVICTED] > 0:
         floats[FILLED_AT] = now
@@ -178,28 +179,28 @@ def serve_one(
         stall = reload_ms(physics, fleet, available, below == kv.SSD, taken, shorter)
         if stall + shorter <= compute_ms(physics, history, candidates, 0) + again:
             loaded = available
-            ints[RELOAD_BYTES] += kv.bytes_of(fleet, loaded)
+            ints[RELOAD_BYTES] += kv.pages_of(fleet, loaded) * fleet[PAGE_BYTES]
         else:
             stall = 0.0
-        if users.tier[user] == kv.NOWHERE:  # no room in HBM: it stays where it was
-            users.tokens[user] = held
-            kv.sink(fleet, ints, users, user, kv.HOST)
+        if record[user, TIER] == kv.NOWHERE:  # no room in HBM: it stays on the host
+            record[user, TOKENS], record[user, PAGES] = held, pages
+            kv.sink(fleet, ints, users, user)
 
     asked = (history + candidates - hit - loaded) * fleet[ROWS_PER_TOKEN]
-    missed = rows_missed(fleet, ints, floats, rows, laws, law, asked, stream_of(seed, job), now)
+    missed = rows_missed(fleet, ints, floats, rows, laws, law, asked, stream_of(seed, place), now)
     compute = compute_ms(physics, history, candidates, hit + loaded)
     gather = gather_ms(physics, fleet[ROW_BYTES], missed, taken)
     service = compute + stall + gather
     start = max(now, floats[FREE_AT])
     floats[FREE_AT] = start + service
 
-    requests.latency_ms[job] = (start - now) + service
-    requests.service_ms[job] = service
-    requests.kv_hit[job] = hit
-    requests.host_hit[job] = loaded if below == kv.HOST else 0
-    requests.ssd_hit[job] = loaded if below == kv.SSD else 0
-    requests.rows_asked[job] = asked
-    requests.rows_missed[job] = missed
+    requests.latency_ms[place] = (start - now) + service
+    requests.service_ms[place] = service
+    requests.kv_hit[place] = hit
+    requests.host_hit[place] = loaded if below == kv.HOST else 0
+    requests.ssd_hit[place] = loaded if below == kv.SSD else 0
+    requests.rows_asked[place] = asked
+    requests.rows_missed[place] = missed
     ints[REQUESTS] += 1
     ints[KV_ASKED] += history
     ints[KV_HIT] += hit
@@ -213,11 +214,10 @@ def serve_one(
         floats[KV_MISS_MS] += compute + stall - compute_ms(physics, history, candidates, history)
 
 
-@compiled
+@lean
 def serve(
     first: int,
     stop: int,
-    order: NDArray[np.int64],
     requests: Requests,
     physics: NDArray[np.float64],
     fleet: NDArray[np.int64],
@@ -230,4 +230,4 @@ def serve(
 ) -> None:
     """Serve the requests at the places first..stop-1 of the instance's order."""
     for place in range(first, stop):
-        serve_one(place, order, requests, physics, fleet, ints, floats, users, rows, laws, seed)
+        serve_one(place, requests, physics, fleet, ints, floats, users, rows, laws, seed)

@@ -13,7 +13,6 @@ from simulator.fleet.config import FleetConfig
 from simulator.fleet.laws import LawTables
 from simulator.fleet.policies import FleetObservation
 from simulator.fleet.resize import emb_used_bytes, refill_backlog
-from simulator.fleet.state import Requests
 from simulator.request_log import RequestLog
 
 _CERTAIN_SAMPLES = 1e6
@@ -27,7 +26,6 @@ class Watched:
     log: RequestLog
     config: FleetConfig
     tables: LawTables
-    requests: Requests
     fleet: NDArray[np.int64]
 
 
@@ -45,10 +43,10 @@ def observe(
     ----------
     before : copies of the instance's whole numbers and floats at the start of the interval
     """
-    config, requests, fleet = watched.config, watched.requests, watched.fleet
+    config, requests, fleet = watched.config, instance.requests, watched.fleet
     ints, floats = instance.ints, instance.floats
     more, more_ms = ints - before[0], floats - before[1]
-    jobs = instance.order[places]
+    latency_ms = requests.latency_ms[places]
     simulated = fleet[state.RECORD_ONE_IN] > 0
     samples = min(int(ints[state.SAMPLES]), SAMPLES_KEPT)
     rows = instance.rows
@@ -73,14 +71,14 @@ def observe(
         service_squared_ms2=float(more_ms[state.SERVICE_SQUARED]),
         emb_miss_ms=float(more_ms[state.EMB_MISS_MS]),
         kv_miss_ms=float(more_ms[state.KV_MISS_MS]),
-        p99_ms=float(np.percentile(requests.latency_ms[jobs], 99.0)) if len(jobs) else None,
+        p99_ms=float(np.percentile(latency_ms, 99.0)) if len(latency_ms) else None,
         rows_per_token=watched.log.rows_per_token,
         emb_row_bytes=config.service.row_bytes,
         kv_bytes_per_token=config.service.kv_bytes_per_token,
         rows_one_in=max(1, int(fleet[state.RECORD_ONE_IN])) * watched.tables.one_in,
-        user_keys=mix64(watched.log.user[jobs].astype(np.uint64) + np.uint64(1)),
-        user_times_ms=requests.arrival_ms[jobs],
-        user_bytes=requests.history[jobs].astype(np.float64) * config.service.kv_bytes_per_token,
+        user_keys=mix64(requests.user[places].astype(np.uint64) + np.uint64(1)),
+        user_times_ms=requests.arrival_ms[places],
+        user_bytes=requests.history[places].astype(np.float64) * config.service.kv_bytes_per_token,
         row_keys=mix64(rows.sampled[:samples].astype(np.uint64) + np.uint64(1)),
         row_times_ms=rows.sampled_ms[:samples].copy(),
         emb_curve=None if simulated else _curve(watched, instance),

@@ -9,7 +9,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from simulator.compiled import compiled
+from simulator.compiled import lean
 
 GOLDEN = np.uint64(0x9E37_79B9_7F4A_7C15)
 _MIX_1 = np.uint64(0xBF58_476D_1CE4_E5B9)
@@ -19,7 +19,7 @@ _NORMAL = np.array([NormalDist().inv_cdf((place + 0.5) / 4096) for place in rang
 _INVERT_BELOW = 16.0
 
 
-@compiled
+@lean
 def mix(value: np.uint64) -> np.uint64:
     """Return SplitMix64's finaliser, a bijection on 64 bits."""
     value = (value ^ (value >> _S30)) * _MIX_1
@@ -27,19 +27,19 @@ def mix(value: np.uint64) -> np.uint64:
     return value ^ (value >> _S31)
 
 
-@compiled
+@lean
 def stream_of(seed: np.uint64, number: int) -> np.uint64:
     """Return the start of the stream of one request; step it by GOLDEN and `mix`."""
     return mix(seed ^ (np.uint64(number) * GOLDEN + GOLDEN))
 
 
-@compiled
+@lean
 def unit(value: np.uint64) -> float:
     """Return a number in [0, 1) from 64 random bits."""
     return np.float64(value >> _S11) * 1.1102230246251565e-16
 
 
-@compiled
+@lean
 def binomial(trials: int, probability: float, value: np.uint64) -> int:
     """Return a binomial draw from 64 random bits."""
     if trials <= 0 or probability <= 0.0:

@@ -7,7 +7,7 @@ So the sum of the limits never exceeds the pool, also while a shrink of the KV c
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.compiled import compiled
+from simulator.compiled import lean
 from simulator.fleet import ring
 from simulator.fleet import users as kv
 from simulator.fleet.state import (
@@ -40,7 +40,7 @@ from simulator.fleet.state import (
 from simulator.fleet.window import cells_for, fit, free_rows, held_rows, look_at_head, reload_rows
 
 
-@compiled
+@lean
 def emb_used_bytes(fleet: NDArray[np.int64], ints: NDArray[np.int64], floats: NDArray[np.float64], rows: Rows, laws: Laws) -> int:
     """Return the bytes of the rows that are held."""
     if fleet[MODE] == NO_ROWS:
@@ -53,7 +53,7 @@ def emb_used_bytes(fleet: NDArray[np.int64], ints: NDArray[np.int64], floats: ND
     return used if ints[ROWS_USED] > ints[ROWS_CAPACITY] else min(used, ints[EMB_LIMIT])
 
 
-@compiled
+@lean
 def set_emb_limit(
     fleet: NDArray[np.int64], ints: NDArray[np.int64], floats: NDArray[np.float64], rows: Rows, laws: Laws, limit: int
 ) -> None:
@@ -73,7 +73,7 @@ def set_emb_limit(
     ints[RESIZE_EVICTED] += max(np.int64(0), before - emb_used_bytes(fleet, ints, floats, rows, laws))
 
 
-@compiled
+@lean
 def refill_backlog(fleet: NDArray[np.int64], ints: NDArray[np.int64], floats: NDArray[np.float64], rows: Rows, laws: Laws) -> int:
     """Return the bytes that an ordered refill could load: free room, as far as rows evicted earlier can fill it."""
     if fleet[MODE] == NO_ROWS:
@@ -81,7 +81,7 @@ def refill_backlog(fleet: NDArray[np.int64], ints: NDArray[np.int64], floats: ND
     return ring.backlog(ints) * fleet[CELL_BYTES]
 
 
-@compiled
+@lean
 def load_rows(
     fleet: NDArray[np.int64], ints: NDArray[np.int64], floats: NDArray[np.float64], rows: Rows, laws: Laws, budget_bytes: int
 ) -> int:
@@ -93,7 +93,7 @@ def load_rows(
     return ring.refill(ints, rows, budget_bytes // fleet[CELL_BYTES]) * fleet[CELL_BYTES]
 
 
-@compiled
+@lean
 def refill_until(
     physics: NDArray[np.float64],
     fleet: NDArray[np.int64],
@@ -117,7 +117,7 @@ def refill_until(
     floats[REFILL_CARRY] = budget - loaded if refill_backlog(fleet, ints, floats, rows, laws) > 0 else 0.0
 
 
-@compiled
+@lean
 def settle(
     physics: NDArray[np.float64],
     fleet: NDArray[np.int64],
@@ -146,7 +146,7 @@ def settle(
             floats[FREE_AT] = max(floats[FREE_AT], now_ms) + loaded / physics[LINK_PER_MS]
 
 
-@compiled
+@lean
 def advance(
     physics: NDArray[np.float64],
     fleet: NDArray[np.int64],

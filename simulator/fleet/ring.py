@@ -1,13 +1,15 @@
-"""The EMB cache of one instance, compiled: exact LRU over numbered cells as a lazy ring, as in `simulator.core.emb_cache`.
+"""The EMB cache of one instance, compiled: exact LRU over numbered cells, as in `simulator.core.emb_cache`.
 
-A cell is one row, or one sampled row that stands for many. Cells between tail and head are cached, those behind the tail are the
-ghost list, so that a shrink advances the tail and an ordered refill walks it back. A test compares it with the model's own cache.
+A cell is one row, or one sampled row that stands for many. Each access writes its cell at the head of a log and stamps the cell
+with that place; older places of it are stale. Cells between tail and head are cached, those behind the tail are the ghost list, so
+that a shrink advances the tail and an ordered refill walks it back. A full log is rewritten without stale places. A test compares
+it with the model's own cache.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.compiled import compiled
+from simulator.compiled import lean
 from simulator.fleet.randomness import GOLDEN, mix
 from simulator.fleet.state import (
     BINS,
@@ -15,7 +17,6 @@ from simulator.fleet.state import (
     DRIFT_CELLS,
     DRIFT_PER_MS,
     EMB_EVICTED,
-    FLOOR,
     GHOST_LIMIT,
     GHOSTS,
     HEAD,
@@ -32,9 +33,10 @@ _S32 = np.uint64(32)
 _LOW = np.uint64(0xFFFF_FFFF)
 _PHASE = np.uint64(0x9FB2_1C65_1E98_DF25)
 _TO_UNIT = 2.0**-32
+NEVER = -1
 
 
-@compiled
+@lean
 def cell_of(
     value: np.uint64,
     now_ms: float,
@@ -60,31 +62,29 @@ def cell_of(
     return rank - cells if rank >= cells else rank
 
 
-@compiled
+@lean
 def compact(ints: NDArray[np.int64], rows: Rows) -> None:
     """Rewrite the ring from virtual time 0 without stale slots, keeping the cached cells and the youngest ghosts."""
     last, ring = rows.last, rows.ring
-    head, tail, mask = ints[HEAD], ints[TAIL], len(ring) - 1
+    tail = ints[TAIL]
     drop = max(0, ints[GHOSTS] - ints[GHOST_LIMIT])
-    live = np.empty(ints[GHOSTS] + ints[ROWS_USED] - drop, dtype=np.int32)
     count = ghosts = 0
-    for time in range(ints[FLOOR], head):
-        cell = ring[time & mask]
+    for time in range(ints[HEAD]):
+        cell = ring[time]
         if last[cell] == time:
             if drop > 0:
                 drop -= 1
+                last[cell] = NEVER
                 continue
-            live[count] = cell
+            # In place: never ahead of where it reads, and a cell's live slot is its last one.
+            ring[count] = cell
+            last[cell] = count
             count += 1
             ghosts += time < tail
-    last[:] = -1
-    for time in range(count):
-        ring[time] = live[time]
-        last[live[time]] = time
-    ints[FLOOR], ints[TAIL], ints[HEAD], ints[GHOSTS] = 0, ghosts, count, ghosts
+    ints[TAIL], ints[HEAD], ints[GHOSTS] = ghosts, count, ghosts
 
 
-@compiled
+@lean
 def touch(ints: NDArray[np.int64], rows: Rows, cells: NDArray[np.int64]) -> int:
     """Touch cells in order and return how many missed; a miss loads the cell and, when full, evicts the oldest."""
     misses = 0
@@ -93,34 +93,33 @@ def touch(ints: NDArray[np.int64], rows: Rows, cells: NDArray[np.int64]) -> int:
     return misses
 
 
-@compiled
+@lean
 def touch_one(ints: NDArray[np.int64], rows: Rows, cell: int) -> bool:
     """Touch one cell; say whether it missed."""
     last, ring = rows.last, rows.ring
-    mask = len(ring) - 1
+    size = len(ring)
     head, tail = ints[HEAD], ints[TAIL]
     seen = last[cell]
     last[cell] = head
-    ring[head & mask] = cell
+    ring[head] = cell
     ints[HEAD] = head + 1
     missed = seen < tail
     if missed:
-        if seen >= ints[FLOOR]:
-            ints[GHOSTS] -= 1
+        ints[GHOSTS] -= seen != NEVER
         if ints[ROWS_USED] < ints[ROWS_CAPACITY]:
             ints[ROWS_USED] += 1
         else:
-            while last[ring[tail & mask]] != tail:
+            while last[ring[tail]] != tail:
                 tail += 1
             ints[TAIL] = tail + 1
             ints[GHOSTS] += 1
             ints[EMB_EVICTED] += ints[ROWS_USED] > 0
-    if head + 1 - ints[FLOOR] > mask:
+    if head + 1 == size:
         compact(ints, rows)
     return missed
 
 
-@compiled
+@lean
 def look_up(
     count: int,
     stream: np.uint64,
@@ -134,32 +133,32 @@ def look_up(
     """Draw and touch the rows of one request, note one cell in `record_one_in` (none below 1), and return the misses."""
     # The hot loop of the fleet, with the state of `touch_one` in locals.
     last, ring = rows.last, rows.ring
-    mask = len(ring) - 1
+    size = len(ring)
     head, tail, used, capacity = ints[HEAD], ints[TAIL], ints[ROWS_USED], ints[ROWS_CAPACITY]
-    floor, ghosts = ints[FLOOR], ints[GHOSTS]
+    ghosts = ints[GHOSTS]
     misses = evicted = 0
     for _ in range(count):
         stream += GOLDEN
         cell = cell_of(mix(stream), now_ms, law, laws)
         seen = last[cell]
         last[cell] = head
-        ring[head & mask] = cell
+        ring[head] = cell
         head += 1
         if seen < tail:
             misses += 1
-            ghosts -= seen >= floor
+            ghosts -= seen != NEVER
             if used < capacity:
                 used += 1
             else:
-                while last[ring[tail & mask]] != tail:
+                while last[ring[tail]] != tail:
                     tail += 1
                 tail += 1
                 ghosts += 1
                 evicted += used > 0
-        if head - floor > mask:
+        if head == size:
             ints[HEAD], ints[TAIL], ints[ROWS_USED], ints[GHOSTS] = head, tail, used, ghosts
             compact(ints, rows)
-            head, tail, floor, ghosts = ints[HEAD], ints[TAIL], ints[FLOOR], ints[GHOSTS]
+            head, tail, ghosts = ints[HEAD], ints[TAIL], ints[GHOSTS]
         if record_one_in > 0 and mix(np.uint64(cell)) % np.uint64(record_one_in) == np.uint64(0):
             place = ints[SAMPLES]
             if place < len(rows.sampled):
@@ -171,13 +170,13 @@ def look_up(
     return misses
 
 
-@compiled
+@lean
 def trim(ints: NDArray[np.int64], rows: Rows) -> int:
     """Evict the oldest cells until the capacity holds; return how many."""
     last, ring = rows.last, rows.ring
-    mask, tail, dropped = len(ring) - 1, ints[TAIL], 0
+    tail, dropped = ints[TAIL], 0
     while ints[ROWS_USED] > ints[ROWS_CAPACITY]:
-        while last[ring[tail & mask]] != tail:
+        while last[ring[tail]] != tail:
             tail += 1
         tail += 1
         dropped += 1
@@ -187,21 +186,21 @@ def trim(ints: NDArray[np.int64], rows: Rows) -> int:
     return dropped
 
 
-@compiled
+@lean
 def backlog(ints: NDArray[np.int64]) -> int:
     """Return the cells that an ordered refill could load."""
     return min(max(np.int64(0), ints[ROWS_CAPACITY] - ints[ROWS_USED]), ints[GHOSTS])
 
 
-@compiled
+@lean
 def refill(ints: NDArray[np.int64], rows: Rows, cells: int) -> int:
     """Load the youngest ghosts, up to so many; return how many were loaded."""
     loaded = min(cells, backlog(ints))
     last, ring = rows.last, rows.ring
-    mask, tail, left = len(ring) - 1, ints[TAIL], loaded
+    tail, left = ints[TAIL], loaded
     while left > 0:
         tail -= 1
-        if last[ring[tail & mask]] == tail:
+        if last[ring[tail]] == tail:
             left -= 1
     ints[TAIL] = tail
     ints[ROWS_USED] += loaded

@@ -7,12 +7,13 @@ runs through. The same log, configuration and seed give the same result, whateve
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.fleet import state
-from simulator.fleet.build import Instance, Placement, WarmUsers, constants_of, instance_of, placed, requests_of
+from simulator.fleet.build import Instance, Placement, WarmUsers, constants_of, instance_of, placed
 from simulator.fleet.config import FleetConfig, Level
 from simulator.fleet.doubts import doubts_of
 from simulator.fleet.kernel import serve, user_in_service
@@ -22,7 +23,6 @@ from simulator.fleet.policies import FixedSplit, SplitPolicy
 from simulator.fleet.resize import emb_used_bytes, settle
 from simulator.fleet.result import FleetResult, Move, Windows
 from simulator.fleet.service import fleet_floats
-from simulator.fleet.state import Requests
 from simulator.replay import even_slots
 from simulator.request_log import RequestLog
 
@@ -91,7 +91,7 @@ def simulate(
         seed=seed,
         warm=warm,
         placement=placement,
-        requests=requests_of(log, placement),
+        columns=_columns(len(log)),
         tables=tables,
         physics=fleet_floats(config),
         fleet=constants_of(config, log, tables, level, watched=watched),
@@ -117,6 +117,22 @@ def _ends(log: RequestLog, step_ms: float) -> NDArray[np.float64]:
     return np.arange(first + 1, last + 2, dtype=np.float64) * step_ms
 
 
+_OUTCOMES = {
+    "latency_ms": "latency_ms",
+    "service_ms": "service_ms",
+    "kv_hit": "kv_hit_tokens",
+    "host_hit": "host_hit_tokens",
+    "ssd_hit": "ssd_hit_tokens",
+    "rows_asked": "rows_asked",
+    "rows_missed": "rows_missed",
+}
+
+
+def _columns(count: int) -> dict[str, NDArray[Any]]:
+    """Return empty columns of a result."""
+    return {column: np.zeros(count, dtype=np.float64 if column.endswith("_ms") else np.int32) for column in _OUTCOMES.values()}
+
+
 def _silent(served: int, of: int) -> None:
     pass
 
@@ -131,7 +147,7 @@ class _Run:
     seed: int
     warm: WarmUsers | None
     placement: Placement
-    requests: Requests
+    columns: dict[str, NDArray[Any]]
     tables: LawTables
     physics: NDArray[np.float64]
     fleet: NDArray[np.int64]
@@ -157,7 +173,7 @@ class _Run:
         """Run all instances from one decision to the next."""
         instances = [self._begin(number) for number in range(self.config.instances)]
         stops = [self._stops(instance) for instance in instances]
-        watched = Watched(log=self.log, config=self.config, tables=self.tables, requests=self.requests, fleet=self.fleet)
+        watched = Watched(log=self.log, config=self.config, tables=self.tables, fleet=self.fleet)
         before = [(instance.ints.copy(), instance.floats.copy()) for instance in instances]
         for step, end in enumerate(self.ends.tolist()):
             for instance, places in zip(instances, stops, strict=True):
@@ -178,20 +194,14 @@ class _Run:
 
     def result(self, *, window_ms: float, measured_from_ms: float) -> FleetResult:
         """Put the outcome together."""
-        requests, total = self.requests, self.counted.sum(axis=0)
+        total = self.counted.sum(axis=0)
         made = FleetResult(
             log=self.log,
             config=self.config,
             level=self.level,
             seed=self.seed,
             instance=self.placement.instance,
-            latency_ms=requests.latency_ms,
-            service_ms=requests.service_ms,
-            kv_hit_tokens=requests.kv_hit,
-            host_hit_tokens=requests.host_hit,
-            ssd_hit_tokens=requests.ssd_hit,
-            rows_asked=requests.rows_asked,
-            rows_missed=requests.rows_missed,
+            **self.columns,
             windows=Windows(
                 window_ms=window_ms,
                 emb_limit_bytes=self.series[0],
@@ -232,15 +242,13 @@ class _Run:
 
     def _stops(self, instance: Instance) -> list[int]:
         """Return where in the instance's order each step begins, and where the last one ends."""
-        arrivals = self.log.arrival_ms[instance.order]
-        return [0, *np.searchsorted(arrivals, self.ends, side="left").tolist()]
+        return [0, *np.searchsorted(instance.requests.arrival_ms, self.ends, side="left").tolist()]
 
     def _serve(self, instance: Instance, first: int, stop: int) -> None:
         serve(
             first,
             stop,
-            instance.order,
-            self.requests,
+            instance.requests,
             self.physics,
             self.fleet,
             instance.ints,
@@ -248,7 +256,7 @@ class _Run:
             instance.users,
             instance.rows,
             self.tables.laws,
-            np.uint64(self.seed),
+            instance.seed,
         )
         self.served += stop - first
         self.progress(self.served, len(self.log))
@@ -262,7 +270,7 @@ class _Run:
             raise ValueError(f"split: {emb_bytes} bytes for EMB are not within the pool of {self.config.pool_bytes}")
         evicted = int(ints[state.RESIZE_EVICTED])
         ints[state.EMB_TARGET] = emb_bytes
-        serving = user_in_service(ints, instance.order, place, self.requests, now_ms)
+        serving = user_in_service(ints, place, instance.requests, now_ms)
         rest = (instance.floats, instance.users, instance.rows, self.tables.laws)
         settle(self.physics, self.fleet, ints, *rest, serving, now_ms)
         self.moves.append(
@@ -281,5 +289,8 @@ class _Run:
         self.series[:, step, instance.number] = ints[state.EMB_LIMIT], used, ints[state.KV_USED]
 
     def _end(self, instance: Instance) -> None:
+        order = self.placement.order[instance.number]
+        for name, column in _OUTCOMES.items():
+            self.columns[column][order] = getattr(instance.requests, name)
         self.counted[instance.number] = instance.ints
         self.filled_at_ms[instance.number] = instance.floats[state.FILLED_AT]

@@ -7,7 +7,7 @@ plain service model has no floors and a stretch of one. A test holds both agains
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.compiled import compiled
+from simulator.compiled import lean
 from simulator.core.physics import ServiceModel
 from simulator.fleet import state
 from simulator.fleet.config import FleetConfig, RefillMode
@@ -72,7 +72,7 @@ def _profiled(service: ProfiledService, out: NDArray[np.float64]) -> None:
     out[STRETCH] = service.slow_down
 
 
-@compiled
+@lean
 def compute_ms(physics: NDArray[np.float64], history: int, candidates: int, cached: int) -> float:
     """Return milliseconds of compute of one request."""
     new = float(history - cached)
@@ -86,7 +86,7 @@ def compute_ms(physics: NDArray[np.float64], history: int, candidates: int, cach
     return physics[STRETCH] * (physics[BASE_MS] + max(flops / physics[FLOPS_PER_SECOND] * 1e3, memory))
 
 
-@compiled
+@lean
 def gather_ms(physics: NDArray[np.float64], row_bytes: int, missed: int, taken: float) -> float:
     """Return milliseconds to fetch missed rows while other transfers take a share of the link."""
     if missed == 0:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 # Whole numbers.
-HEAD, TAIL, FLOOR, ROWS_USED, GHOSTS, ROWS_CAPACITY, GHOST_LIMIT = range(7)
+HEAD, TAIL, ROWS_USED, GHOSTS, ROWS_CAPACITY, GHOST_LIMIT = range(6)
 EMB_LIMIT, EMB_TARGET, KV_LIMIT, KV_USED, HOST_LIMIT, HOST_USED, SSD_LIMIT, SSD_USED = range(7, 15)
 SERVING = 15
 REQUESTS, KV_ASKED, KV_HIT, LOWER_HIT, ROWS_ASKED, ROWS_MISSED = range(16, 22)
@@ -43,18 +43,19 @@ LAW_INTS = 6
 SHARE, DRIFT_PER_MS, CELL_ROWS = range(3)
 LAW_FLOATS = 3
 
+# Columns of a user's record.
+OLDER, YOUNGER, TOKENS, PAGES, TIER, PREFIX = range(6)
+RECORD = 8
+
 
 class Users(NamedTuple):
-    """Users of one instance by their number there; the lists have one sentinel a tier behind the users.
+    """Users of one instance by their number there.
 
-    `older`, `younger` link each tier from its oldest to its youngest; `tier` says where a user's state is and `tokens` how long
-    it is; `ready_ms` is when a prefix computed ahead is finished, negative for a user without one.
+    `record`, shape (users + one sentinel a tier, RECORD): neighbours in the list of a tier, tokens and pages of the state, the tier
+    it is in, and whether it is a prefix computed ahead; `ready_ms` is when such a prefix is finished.
     """
 
-    older: NDArray[np.int32]
-    younger: NDArray[np.int32]
-    tier: NDArray[np.int8]
-    tokens: NDArray[np.int32]
+    record: NDArray[np.int32]
     ready_ms: NDArray[np.float64]
 
 
@@ -96,7 +97,7 @@ class Laws(NamedTuple):
 
 
 class Requests(NamedTuple):
-    """Columns of a log, with each user's number on its instance, and the columns that the simulation writes."""
+    """Requests of one instance in order of arrival: what the log says, with the user's number on its instance, and the outcome."""
 
     arrival_ms: NDArray[np.float64]
     user: NDArray[np.int32]

@@ -23,6 +23,7 @@ from simulator.fleet.state import (
     ROWS_CAPACITY,
     ROWS_USED,
     TAIL,
+    TIER,
     Rows,
     Users,
 )
@@ -93,7 +94,7 @@ def warm_users(
     counted = ints.copy()
     for place in range(len(numbers)):
         user = np.int64(numbers[place])
-        if users.tier[user] >= kv.HOST:
+        if users.record[user, TIER] >= kv.HOST:
             kv.leave_lower_tier(fleet, ints, users, user)
         kv.access(fleet, ints, users, user, np.int64(tokens[place]), kv.NOBODY)
     for place in kv.COUNTERS:

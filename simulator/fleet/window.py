@@ -8,7 +8,7 @@ proportion. With some rows simulated, the window is read off their number.
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.compiled import compiled
+from simulator.compiled import lean
 from simulator.fleet.state import (
     ASKED_FADED,
     CELL_ROWS,
@@ -36,7 +36,7 @@ _KEEP = 0.8
 _NONE = -1
 
 
-@compiled
+@lean
 def at(grid: NDArray[np.float64], values: NDArray[np.float64], x: float) -> float:
     """Return a curve at x: linear between points, flat beyond the ends."""
     last = len(grid) - 1
@@ -55,7 +55,7 @@ def at(grid: NDArray[np.float64], values: NDArray[np.float64], x: float) -> floa
     return values[low] + share * (values[high] - values[low])
 
 
-@compiled
+@lean
 def inverse(grid: NDArray[np.float64], first: NDArray[np.float64], second: NDArray[np.float64], weight: float, y: float) -> float:
     """Return where first + weight * second, which rises over the grid, reaches y; the last point when it never does."""
     last = len(grid) - 1
@@ -73,7 +73,7 @@ def inverse(grid: NDArray[np.float64], first: NDArray[np.float64], second: NDArr
     return grid[low] + max(0.0, share) * (grid[high] - grid[low])
 
 
-@compiled
+@lean
 def note_rate(ints: NDArray[np.int64], floats: NDArray[np.float64], asked: int, now_ms: float) -> None:
     """Count the rows asked; about every thousand requests renew the rate at which they come, and what rests on it."""
     floats[ASKED_FADED] += asked
@@ -89,14 +89,14 @@ def note_rate(ints: NDArray[np.int64], floats: NDArray[np.float64], asked: int, 
         ints[KNOWN_LAW] = ints[KNOWN_USED] = _NONE
 
 
-@compiled
+@lean
 def replaced(floats: NDArray[np.float64], law: int, laws: Laws) -> float:
     """Return how often each drifting rank is replaced, per access."""
     rate = floats[ROW_RATE]
     return laws.floats[law, DRIFT_PER_MS] / rate if rate > 0.0 else 0.0
 
 
-@compiled
+@lean
 def look_at_head(ints: NDArray[np.int64], floats: NDArray[np.float64], law: int, laws: Laws) -> None:
     """Renew what the formula says of the head, if the number of simulated cells that are held has changed."""
     if ints[KNOWN_USED] == ints[ROWS_USED]:
@@ -108,7 +108,7 @@ def look_at_head(ints: NDArray[np.int64], floats: NDArray[np.float64], law: int,
     floats[HEAD_MISS] += replaced(floats, law, laws) * at(laws.window, laws.loss[law], window)
 
 
-@compiled
+@lean
 def cells_for(limit_rows: float, law: int, laws: Laws) -> int:
     """Return how many cells fit beside the head's share of a limit."""
     one_in = laws.floats[law, CELL_ROWS]
@@ -116,7 +116,7 @@ def cells_for(limit_rows: float, law: int, laws: Laws) -> int:
     return int(max(0.0, limit_rows - at(laws.window, laws.rows[law], window)) / one_in)
 
 
-@compiled
+@lean
 def held_rows(floats: NDArray[np.float64], rows: Rows, laws: Laws) -> float:
     """Return the rows that all windows together hold, rows that drift has replaced meanwhile included."""
     total = 0.0
@@ -128,7 +128,7 @@ def held_rows(floats: NDArray[np.float64], rows: Rows, laws: Laws) -> float:
     return total
 
 
-@compiled
+@lean
 def _rows_per_stretch(rows: Rows, laws: Laws) -> float:
     """Return the rows gained when every window grows by its own length: the sum of window times miss ratio, its slope."""
     total = 0.0
@@ -139,7 +139,7 @@ def _rows_per_stretch(rows: Rows, laws: Laws) -> float:
     return total
 
 
-@compiled
+@lean
 def fit(fleet: NDArray[np.int64], ints: NDArray[np.int64], floats: NDArray[np.float64], rows: Rows, laws: Laws) -> None:
     """Shorten the windows until what they hold fits the limit."""
     limit = float(ints[EMB_LIMIT] // fleet[ROW_BYTES])
@@ -148,21 +148,26 @@ def fit(fleet: NDArray[np.int64], ints: NDArray[np.int64], floats: NDArray[np.fl
         return
     if over < 1e-3 * limit:  # one request more than fits: a step along the slope
         slope = _rows_per_stretch(rows, laws)
-        rows.window[:] *= max(0.5, 1.0 - over / slope) if slope > 0.0 else 0.5
+        _stretch(rows, max(0.5, 1.0 - over / slope) if slope > 0.0 else 0.5)
         return
-    windows = rows.window.copy()
-    low, high = 0.0, 1.0
+    low, high, factor = 0.0, 1.0, 1.0
     for _ in range(40):
         middle = (low + high) / 2.0
-        rows.window[:] = windows * middle
+        _stretch(rows, middle / factor)
+        factor = middle
         if held_rows(floats, rows, laws) > limit:
             high = middle
         else:
             low = middle
-    rows.window[:] = windows * low
 
 
-@compiled
+@lean
+def _stretch(rows: Rows, factor: float) -> None:
+    for group in range(len(rows.window)):
+        rows.window[group] *= factor
+
+
+@lean
 def free_rows(fleet: NDArray[np.int64], ints: NDArray[np.int64], floats: NDArray[np.float64], rows: Rows, laws: Laws) -> int:
     """Return the rows that an ordered refill could load."""
     if len(rows.window) == 1 and ints[KNOWN_LAW] >= 0 and rows.window[0] >= floats[FULL_WINDOW]:
@@ -172,17 +177,16 @@ def free_rows(fleet: NDArray[np.int64], ints: NDArray[np.int64], floats: NDArray
     return int(free) if free > 1e-3 * limit and _rows_per_stretch(rows, laws) > 1.0 else 0
 
 
-@compiled
+@lean
 def reload_rows(floats: NDArray[np.float64], ints: NDArray[np.int64], rows: Rows, laws: Laws, loaded: int) -> None:
     """Lengthen the windows by rows that were loaded."""
     slope = _rows_per_stretch(rows, laws)
     if slope > 0.0:
-        factor = 1.0 + loaded / slope
-        rows.window[:] *= min(factor, 2.0)
+        _stretch(rows, min(2.0, 1.0 + loaded / slope))
         ints[KNOWN_LAW] = _NONE
 
 
-@compiled
+@lean
 def miss_ratio(
     fleet: NDArray[np.int64],
     ints: NDArray[np.int64],
@@ -216,7 +220,7 @@ def miss_ratio(
     return ratio
 
 
-@compiled
+@lean
 def _ratio_at(floats: NDArray[np.float64], laws: Laws, law: int, window: float) -> float:
     ratio = at(laws.window, laws.miss[law], window)
     return min(1.0, ratio + replaced(floats, law, laws) * at(laws.window, laws.loss[law], window))
