@@ -1,9 +1,11 @@
 """Queues of one instance at all splits side by side: the same requests, the same random numbers, one latency histogram a split.
 
-Lindley's recursion: a request starts when it has arrived and the one before is done. The misses of a request are a normal draw
-with the binomial's mean and variance, from one number a request, so that splits differ by what they hold and by nothing else.
+Lindley's recursion: a request starts when it has arrived and the one before is done. The misses of a request are a binomial
+quantile at one number a request, the same at all splits, so that these differ by what they hold and by nothing else.
 Bins are 1/256 of an octave wide, that is at most 0.4 %; their number is read off the bits of the latency.
 """
+
+import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +16,7 @@ from simulator.oracle.costs import NOWHERE, PLACES
 BINS = 4096
 SHIFT = 44  # of 52 bits of fraction, 8 are kept
 HALVES = 2
+RARE_ROWS = 0.25
 
 # Rows of the sums that `advance` keeps, by split.
 LATENCY, GOOD, BUSY, MISSED, FIXED, ASKED, KV_MISSED, KV_ASKED = range(8)
@@ -31,6 +34,15 @@ def bin_edges_ms(lowest: int) -> NDArray[np.float64]:
 
 
 @compiled
+def chance_above(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the chance that a standard normal number is above each value."""
+    out = np.empty(len(values))
+    for place in range(len(values)):
+        out[place] = math.erfc(values[place] / math.sqrt(2.0)) / 2.0
+    return out
+
+
+@compiled
 def advance(
     arrival: NDArray[np.float64],
     half: NDArray[np.uint8],
@@ -41,6 +53,7 @@ def advance(
     rows: NDArray[np.float64],
     kv_bytes: NDArray[np.float64],
     noise: NDArray[np.float64],
+    rare: NDArray[np.float64],
     span: tuple[int, int],
     miss: NDArray[np.float64],
     spread: NDArray[np.float64],
@@ -61,8 +74,8 @@ def advance(
         As `Costs`.
     kv_bytes : float64, shape (requests,)
         State of the user, which a miss writes into the KV cache.
-    noise : float64, shape (requests,)
-        Standard normal.
+    noise, rare : float64, shape (requests,)
+        Standard normal numbers, and the chance that such a number is above each.
     miss, spread : float64, shape (steps, laws, splits)
         Chance p that a look-up misses, and sqrt(p (1 - p)).
     gather : (float, float)
@@ -95,9 +108,23 @@ def advance(
                 changes[1, 0] += rows[0, now]
             asked = rows[place, now]
             _serve(
-                begin, end, when, fixed[place, now], asked, noise[now] * np.sqrt(asked), ratio, deviation, gather[0], gather[1],
-                slo_ms, free, latency, total, good, busy, missed_rows,
-            )  # fmt: skip
+                begin,
+                end,
+                when,
+                fixed[place, now],
+                asked,
+                (noise[now] * np.sqrt(asked), (noise[now] * noise[now] - 1.0) / 6.0, rare[now]),
+                ratio,
+                deviation,
+                gather,
+                slo_ms,
+                free,
+                latency,
+                total,
+                good,
+                busy,
+                missed_rows,
+            )
             begin = end
         changes[2, found[0, now]] += kv_bytes[now]
         state_bytes += kv_bytes[now]
@@ -128,11 +155,10 @@ def _serve(
     when: float,
     fixed: float,
     asked: float,
-    noise: float,
+    noise: tuple[float, float, float],
     ratio: NDArray[np.float64],
     deviation: NDArray[np.float64],
-    gather_fixed: float,
-    row_ms: float,
+    gather: tuple[float, float],
     slo_ms: float,
     free: NDArray[np.float64],
     latency: NDArray[np.float64],
@@ -141,8 +167,17 @@ def _serve(
     busy: NDArray[np.float64],
     missed_rows: NDArray[np.float64],
 ) -> None:
+    """Serve one request at neighbouring splits.
+
+    Its misses are binomial quantiles to second order (Cornish and Fisher 1938), rounded; below a quarter of a row on average
+    there is one or none, with the right mean.
+    """
+    scale, skew, chance = noise
+    gather_fixed, row_ms = gather
     for split in range(begin, end):
-        missed = np.floor(asked * ratio[split] + noise * deviation[split] + 0.5)
+        mean = asked * ratio[split]
+        missed = np.floor(mean + scale * deviation[split] + skew * (1.0 - 2.0 * ratio[split]) + 0.5)
+        missed = missed if mean >= RARE_ROWS else (1.0 if chance < mean else 0.0)
         missed = missed if missed > 0.0 else 0.0
         missed = missed if missed < asked else asked
         service = fixed + missed * row_ms + (gather_fixed if missed > 0.0 else 0.0)

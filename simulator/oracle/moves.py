@@ -1,9 +1,9 @@
 """What it costs to move from one split to another, and the cheapest plan over windows: dynamic programming over window x split.
 
 What shrinks is lost at once, what grows is empty and fills: EMB by its misses and by the capped refill, KV by what misses write.
-Until it has filled (tau), half of what the growth is good for is missing on average; that work, and what refill takes from
-gathers meanwhile, loads the server, and the load raises P99 as (1 - rho) / (1 - rho - extra). A blocking refill stops the server.
-docs/oracle.md has the formula and how far a replay of the plan is from what it promises.
+On the way the growing cache is worth what it is worth at the splits in between, so the work that is lost is a sum over these. It
+makes requests longer and the server busier, and raises P99 by both: (1 + X / B) (1 - rho) / (1 - rho - X / window). A blocking
+refill stops the server. docs/oracle.md has the formula, and how far a replay of the plan is from what it promises.
 """
 
 from dataclasses import dataclass
@@ -15,6 +15,10 @@ from simulator.fleet.config import FleetConfig, RefillMode
 from simulator.oracle.lindley import ASKED, BUSY, FIXED, KV_MISSED, MISSED
 
 LEAST_SPARE = 0.02
+MOST_TAKEN = 0.9
+ONE_PERCENT = 0.01
+LEAST_LEFT = 0.05
+TAIL_POWER = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,46 +40,89 @@ class Moves:
             Of one instance, or the mean over several.
         """
         extra_ms, stop_ms = self.extra_ms(sums)
-        rho = sums[BUSY] / self.window_ms
+        busy = sums[BUSY]
+        rho = busy / self.window_ms
         loaded = rho + extra_ms / self.window_ms
-        factor = np.maximum(1.0 - rho, LEAST_SPARE) / np.maximum(1.0 - loaded, LEAST_SPARE)
+        longer = 1.0 + np.divide(extra_ms, busy, out=np.zeros_like(extra_ms), where=busy > 0)
+        factor = longer * np.maximum(1.0 - rho, LEAST_SPARE) / np.maximum(1.0 - loaded, LEAST_SPARE)
         backlog_ms = (np.maximum(loaded - 1.0, 0.0) - np.maximum(rho - 1.0, 0.0)) * self.window_ms / 2
-        stalled_ms = np.maximum(stop_ms - 0.01 * self.window_ms, 0.0)
-        out: NDArray[np.float64] = p99_ms * (factor - 1.0) + backlog_ms + stalled_ms
+        # While the server stands, and until its queue has drained, waits fall evenly from the stop's length to none. Below one
+        # request in a hundred they push P99 along its tail, taken as a power of -3; beyond that P99 is one of them.
+        spare = np.maximum(1.0 - rho, LEAST_SPARE)
+        struck = stop_ms / spare / self.window_ms / ONE_PERCENT
+        pushed = np.maximum(1.0 - struck, LEAST_LEFT) ** (-1.0 / TAIL_POWER)
+        waiting_ms = np.maximum(stop_ms - ONE_PERCENT * spare * self.window_ms, 0.0)
+        out: NDArray[np.float64] = p99_ms * (factor * pushed - 1.0) + backlog_ms + waiting_ms
         return out
 
     def extra_ms(self, sums: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the work that a move adds, and for how long it stops the server, in ms, shape (from, to)."""
-        service = self.config.service
+        """Return the work X that a move adds until all has filled, and for how long it stops the server, ms, (from, to)."""
+        service, config = self.config.service, self.config
         row_ms = service.row_bytes / (service.link_bytes_per_second * service.gather_efficiency) * 1e3
-        window = self.window_ms
-        asked, fixed, written = sums[ASKED], sums[FIXED], sums[KV_MISSED]
-        ratio = np.divide(sums[MISSED], asked, out=np.zeros_like(asked), where=asked > 0)
-        before, after = ratio[:, None], ratio[None, :]
-        grown = np.maximum(self.emb_bytes[None, :] - self.emb_bytes[:, None], 0).astype(np.float64)
-        link = service.link_bytes_per_second / 1e3
+        asked = sums[ASKED] / self.window_ms
+        ratio = np.divide(sums[MISSED], sums[ASKED], out=np.zeros_like(asked), where=asked > 0)
+        gather_ms = np.divide(sums[BUSY] - sums[FIXED], sums[ASKED], out=np.zeros_like(asked), where=asked > 0)
+        kv = self._kv_work(asked, sums[FIXED] / self.window_ms, sums[KV_MISSED] / self.window_ms, gather_ms)
+        if config.refill is RefillMode.BLOCKING:
+            grown = np.maximum(self.emb_bytes[None, :] - self.emb_bytes[:, None], 0)
+            stop = grown / (service.link_bytes_per_second / 1e3)
+            return kv + stop, stop
+        return kv + self._emb_work(asked, ratio, gather_ms, row_ms), np.zeros_like(kv)
+
+    def _emb_work(
+        self, asked: NDArray[np.float64], ratio: NDArray[np.float64], gather_ms: NDArray[np.float64], row_ms: float
+    ) -> NDArray[np.float64]:
+        """Gathers while EMB grows from split to split, beyond those of its last one, and what refill takes from them.
+
+        `gather_ms` is the time of all gathers over the rows looked up, so that it holds their fixed cost too.
+        """
+        service = self.config.service
         refill = self.config.refill_bytes_per_second / 1e3
-        worse = np.maximum(before - after, 0.0)
-        filling = refill + asked[None, :] / window * service.row_bytes * (before + after) / 2
-        tau = _times(grown, filling, window)
-        extra = asked[None, :] / window * worse / 2 * tau * row_ms
-        stop = np.zeros_like(extra)
-        if self.config.refill is RefillMode.BLOCKING:
-            stop = grown / link
-            extra = stop
-        elif refill:
-            taken = min(refill / link, 0.9)
-            extra = extra + asked[None, :] / window * after * row_ms * taken / (1.0 - taken) * np.minimum(tau, window)
-        kv_grown = np.maximum(self.kv_bytes[None, :] - self.kv_bytes[:, None], 0).astype(np.float64)
-        kv_tau = _times(kv_grown, (written[:, None] + written[None, :]) / 2 / window, window)
-        lost = np.maximum(fixed[:, None] - fixed[None, :], 0.0)
-        lost += np.maximum(asked[:, None] - asked[None, :], 0.0) * after * row_ms
-        return extra + lost / window / 2 * kv_tau, stop
+        taken = min(refill / (service.link_bytes_per_second / 1e3), MOST_TAKEN)
+        between = (ratio[1:] + ratio[:-1]) / 2
+        misses = asked[:, None] * between[None, :]  # (to, step)
+        filling = misses + refill / service.row_bytes
+        lasts = _over(np.diff(self.emb_bytes) / service.row_bytes, filling)
+        beyond = asked[:, None] * np.maximum((gather_ms[1:] + gather_ms[:-1])[None, :] / 2 - gather_ms[:, None], 0.0)
+        slower = misses * taken / (1.0 - taken) * row_ms
+        return _rising((beyond + slower) * lasts)
+
+    def _kv_work(
+        self,
+        asked: NDArray[np.float64],
+        fixed: NDArray[np.float64],
+        written: NDArray[np.float64],
+        gather_ms: NDArray[np.float64],
+    ) -> NDArray[np.float64]:
+        """Compute and look-ups of users not found while KV grows from split to split, beyond those of its last one."""
+        lasts = _over(-np.diff(self.kv_bytes).astype(np.float64), (written[1:] + written[:-1]) / 2)
+        between_fixed, between_asked = (fixed[1:] + fixed[:-1]) / 2, (asked[1:] + asked[:-1]) / 2
+        lost = np.maximum(between_fixed[None, :] - fixed[:, None], 0.0)
+        lost += np.maximum(between_asked[None, :] - asked[:, None], 0.0) * gather_ms[:, None]
+        return _falling(lost * lasts)
 
 
-def _times(grown: NDArray[np.float64], per_ms: NDArray[np.float64], window_ms: float) -> NDArray[np.float64]:
-    """Return the time to fill what has grown; the window's where nothing fills it, since then it matters no further."""
-    return np.divide(grown, per_ms, out=np.where(grown > 0, window_ms, 0.0), where=per_ms > 0)
+def _over(amount: NDArray[np.float64], rate: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the time that filling takes; none where nothing fills, since then nothing is missing either."""
+    return np.divide(amount, rate, out=np.zeros(rate.shape), where=rate > 0)
+
+
+def _rising(work: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Sum work (to, step) over the steps of each move upwards; return (from, to), zero for moves downwards."""
+    splits = work.shape[0]
+    sums = np.concatenate((np.zeros((splits, 1)), np.cumsum(work, axis=1)), axis=1)
+    moved = sums[np.arange(splits), np.arange(splits)][:, None] - sums  # (to, from)
+    out: NDArray[np.float64] = np.triu(moved.T)
+    return out
+
+
+def _falling(work: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Sum work (to, step) over the steps of each move downwards; return (from, to), zero for moves upwards."""
+    splits = work.shape[0]
+    sums = np.concatenate((np.zeros((splits, 1)), np.cumsum(work, axis=1)), axis=1)
+    moved = sums - sums[np.arange(splits), np.arange(splits)][:, None]  # (to, from)
+    out: NDArray[np.float64] = np.tril(moved.T)
+    return out
 
 
 def cheapest_plan(

@@ -125,6 +125,7 @@ def groups_of(
     bounds = np.searchsorted(owner[order], np.arange(config.instances + 1))
     # One number a request, whatever the grouping: splits differ by what they hold alone.
     noise = np.random.default_rng(seed).standard_normal(len(log))
+    rare = lindley.chance_above(noise)
     known = warm or WarmUsers(user=np.zeros(0, dtype=np.uint32), tokens=np.zeros(0, dtype=np.int32))
     everything = []
     for instance in range(config.instances):
@@ -139,6 +140,7 @@ def groups_of(
                 candidates=log.candidates[rows],
                 law=log.law[rows],
                 noise=noise[rows],
+                rare=rare[rows],
                 warm_user=known.user[mine],
                 warm_tokens=known.tokens[mine],
             )

@@ -55,6 +55,7 @@ class Requests:
     candidates: NDArray[np.int32]
     law: NDArray[np.uint8]
     noise: NDArray[np.float64]
+    rare: NDArray[np.float64]
     warm_user: NDArray[np.uint32]
     warm_tokens: NDArray[np.int32]
 
@@ -309,6 +310,7 @@ def _run_lane(
             lane.rows,
             instance.written,
             requests.noise,
+            requests.rare,
             (begin, end),
             miss,
             spread,
