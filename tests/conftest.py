@@ -5,11 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from testbed.control_plane import ControlPlane
 from testbed.kinds import install_kinds
 
 pytest_plugins = ["testbed.pytest_plugin"]
+
+# No test asserts an absolute time, and one example may take long while other tests fill the machine.
+settings.register_profile("grfleet", deadline=None)
+settings.load_profile("grfleet")
 
 MANIFESTS = Path(__file__).resolve().parent.parent / "crds" / "manifests"
 

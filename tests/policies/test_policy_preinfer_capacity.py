@@ -253,6 +253,12 @@ def test_late_prefixes_ask_for_instances_and_not_for_slots() -> None:
     assert decided.shares.hit_percent == Fresh(value=pytest.approx(70.0))
 
 
+@pytest.mark.parametrize(("goal", "wanted"), [(60.0, 2), (75.0, 2), (90.0, 3), (99.0, 3)])
+def test_how_much_lateness_is_too_much_says_the_goal(goal: float, wanted: int) -> None:
+    decided = plan(pool(*[instance(n, offered=3.8, late_share=0.2) for n in "ab"]), hit_before_rank_percent=goal)
+    assert (decided.shares.too_late, decided.replicas) == (wanted > 2, wanted)
+
+
 def test_a_little_lateness_may_be_chance() -> None:
     rare = Rates(
         requests=Fresh(value=100.0),
