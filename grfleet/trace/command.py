@@ -16,6 +16,7 @@ from grfleet.trace.reading import (
     LogFile,
     MaxHistoryTokens,
     MaxSkipped,
+    MergeMs,
     OnBadLine,
     OnBadOption,
     SignalWindowMs,
@@ -73,6 +74,7 @@ def check(
     max_skipped: MaxSkipped = 1000,
     disorder_ms: DisorderMs = 5000.0,
     signal_window_ms: SignalWindowMs = 10_000.0,
+    merge_ms: MergeMs = 0.0,
     tokens_per_event: TokensPerEvent = 12,
     max_history_tokens: MaxHistoryTokens = 1 << 24,
     candidates: Candidates = None,
@@ -82,15 +84,16 @@ def check(
     from simulator.traces import LogOptions, is_request_log, load_request_log, read_event_log
 
     with refusals("trace check"):
-        report = None
+        report = manifest = None
         if is_request_log(file):
-            log, _ = load_request_log(file)
+            log, manifest = load_request_log(file)
         else:
             options = LogOptions(
                 on_bad=_on_bad(on_bad),
                 max_skipped=max_skipped,
                 disorder_ms=disorder_ms,
                 signal_window_ms=signal_window_ms,
+                merge_ms=merge_ms,
                 tokens_per_event=tokens_per_event,
                 max_history_tokens=max_history_tokens,
                 candidates_when_missing=candidates,
@@ -98,7 +101,7 @@ def check(
             with progress_bar(f"reading {file.name}") as progress:
                 log, told = read_event_log(file, options, progress=progress)
             report = told.to_json()
-        _tell(described(log), report, as_json)
+        _tell(described(log), report, as_json, manifest=manifest)
 
 
 @app.command()
@@ -111,6 +114,7 @@ def convert(
     max_skipped: MaxSkipped = 1000,
     disorder_ms: DisorderMs = 5000.0,
     signal_window_ms: SignalWindowMs = 10_000.0,
+    merge_ms: MergeMs = 0.0,
     tokens_per_event: TokensPerEvent = 12,
     max_history_tokens: MaxHistoryTokens = 1 << 24,
     candidates: Candidates = None,
@@ -137,6 +141,7 @@ def convert(
             max_skipped=max_skipped,
             disorder_ms=disorder_ms,
             signal_window_ms=signal_window_ms,
+            merge_ms=merge_ms,
             tokens_per_event=tokens_per_event,
             max_history_tokens=max_history_tokens,
             candidates_when_missing=candidates,

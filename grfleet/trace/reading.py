@@ -30,6 +30,9 @@ DisorderMs = Annotated[
     float, typer.Option(min=0, help="How much a line may come after a later one; it is sorted.", rich_help_panel=PANEL)
 ]
 SignalWindowMs = Annotated[float, typer.Option(min=0, help="An older early signal announces nothing.", rich_help_panel=PANEL)]
+MergeMs = Annotated[
+    float, typer.Option(min=0, help="Rankings of a user within this time are one (clicks on a page).", rich_help_panel=PANEL)
+]
 TokensPerEvent = Annotated[
     int, typer.Option(min=0, help="What each earlier ranking adds to a history that is not given.", rich_help_panel=PANEL)
 ]
@@ -105,6 +108,8 @@ def summary(log: dict[str, Any], report: dict[str, Any] | None) -> list[str]:
     lines.append(f"{report['lines']:,} lines read, {report['skipped']:,} skipped, {report['reordered']:,} sorted")
     lines += [f"  {count:,} x {problem}" for problem, count in report["skipped_by"].items()]
     lines += [f"  first at line {each['line']}" for each in report["skipped_first"][:1]]
+    if report["merged"]:
+        lines.append(f"{report['merged']:,} rankings were part of the one before")
     if report["signals"]:
         lines.append(f"{report['signals']:,} early signals, {report['signals_used']:,} of them announced a ranking")
     if report["histories_counted"]:

@@ -3,7 +3,8 @@
 **Rules.** Rows are sorted by time; of equal times the one that stands first in the file comes first. Time counts from the first
 row, to the microsecond. A history that is not given is the last one that was given for the user, or 0, plus `tokens_per_event`
 for each ranking of the user since then. A ranking is announced by the row of the same user just before it, if that is a signal
-and not older than the window.
+and not older than the window. Rankings that follow the one before of the same user within `merge_ms` are part of it (clicks on
+one page): the first one stays, with its history and the most candidates of them; each still counts for later histories.
 """
 
 from collections.abc import Sequence
@@ -60,12 +61,14 @@ class Assembled:
     signals_used: int
     histories_counted: int
     histories_cut: int
+    merged: int
 
 
 def assembled(
     rows: Rows,
     *,
     signal_window_ms: float,
+    merge_ms: float,
     tokens_per_event: int,
     max_history_tokens: int,
     law: RowLaw,
@@ -91,11 +94,17 @@ def assembled(
     signal = signal[order]
     ranked = ~signal
     user, first, by_user = _numbered(rows.take("key")[order])
-    lead = _leads(moments, user, signal, by_user, signal_window_ms)[ranked]
+    lead = _leads(moments, user, signal, by_user, signal_window_ms)
     given = rows.take("history_tokens")[order]
-    whole = _histories(given, user, by_user[ranked[by_user]], tokens_per_event)[ranked]
+    by_user = by_user[ranked[by_user]]
+    whole = _histories(given, user, by_user, tokens_per_event)
     counted = int((given[ranked] < 0).sum())
-    del by_user, given
+    del given
+    candidates = rows.take("candidates")[order]
+    merged = _merge(moments, user, candidates, by_user, merge_ms)
+    del by_user
+    ranked &= ~merged
+    whole = whole[ranked]
     comes = np.zeros(len(first), dtype=bool)
     comes[user[ranked]] = True
     slots = rows.take("slot")[order[first[comes]]]
@@ -103,8 +112,8 @@ def assembled(
         arrival_ms=moments[ranked],
         user=(np.cumsum(comes, dtype=np.uint32) - np.uint32(1))[user[ranked]],
         history_tokens=np.minimum(whole, max_history_tokens).astype(np.int32),
-        candidates=rows.take("candidates")[order][ranked],
-        signal_lead_ms=lead,
+        candidates=candidates[ranked],
+        signal_lead_ms=lead[ranked],
         law=np.zeros(len(whole), dtype=np.uint8),
         user_slots=slots,
         laws=(law,),
@@ -113,9 +122,10 @@ def assembled(
     return Assembled(
         log=log,
         signals=int(signal.sum()),
-        signals_used=int((lead > 0).sum()),
+        signals_used=int((log.signal_lead_ms > 0).sum()),
         histories_counted=counted,
         histories_cut=int((whole > max_history_tokens).sum()),
+        merged=int(merged.sum()),
     )
 
 
@@ -147,6 +157,20 @@ def _leads(
     announced = (user[before] == user[row]) & ~signal[row] & (since <= window_ms)
     lead[row[announced]] = since[announced]
     return lead
+
+
+def _merge(
+    moments: NDArray[np.float64], user: Index, candidates: NDArray[np.int32], by_user: Index, merge_ms: float
+) -> NDArray[np.bool_]:
+    """Return which rankings are part of an earlier one; that one gets the most candidates of them, in `candidates` itself."""
+    merged = np.zeros(len(moments), dtype=bool)
+    if merge_ms > 0:
+        follows = np.zeros(len(by_user), dtype=bool)
+        follows[1:] = (np.diff(user[by_user]) == 0) & (np.diff(moments[by_user]) <= merge_ms)
+        firsts = np.flatnonzero(~follows)
+        candidates[by_user[firsts]] = np.maximum.reduceat(candidates[by_user], firsts)
+        merged[by_user[follows]] = True
+    return merged
 
 
 def _histories(given: NDArray[np.int32], user: Index, by_user: Index, tokens_per_event: int) -> NDArray[np.int64]:

@@ -52,6 +52,8 @@ class LogOptions:
         A line may come this much after one that is later than it.
     signal_window_ms : float
         A signal that is older announces nothing.
+    merge_ms : float
+        Rankings of a user that follow each other within this time are one; 0 merges none.
     tokens_per_event : int
         What each earlier ranking of a user adds to a history that is not given.
     max_history_tokens : int
@@ -71,6 +73,7 @@ class LogOptions:
     max_skipped: int = 1000
     disorder_ms: float = 5_000.0
     signal_window_ms: float = 10_000.0
+    merge_ms: float = 0.0
     tokens_per_event: int = 12
     max_history_tokens: int = MAX_HISTORY_TOKENS
     candidates_when_missing: int | None = None
@@ -83,6 +86,7 @@ class LogOptions:
             "max_skipped": (self.max_skipped, 0, 1 << 40),
             "disorder_ms": (self.disorder_ms, 0.0, MAX_TIME_MS),
             "signal_window_ms": (self.signal_window_ms, 0.0, 1e9),
+            "merge_ms": (self.merge_ms, 0.0, 1e9),
             "tokens_per_event": (self.tokens_per_event, 0, 1 << 16),
             "max_history_tokens": (self.max_history_tokens, 1, MAX_HISTORY_TOKENS),
             "candidates_when_missing": (self.candidates_when_missing or 1, 1, 1 << 20),
@@ -117,6 +121,7 @@ def read_event_log(path: Path, options: LogOptions, *, progress: Progress | None
         made = assembled(
             rows,
             signal_window_ms=options.signal_window_ms,
+            merge_ms=options.merge_ms,
             tokens_per_event=options.tokens_per_event,
             max_history_tokens=options.max_history_tokens,
             law=options.law,
@@ -134,6 +139,7 @@ def read_event_log(path: Path, options: LogOptions, *, progress: Progress | None
         reordered=gate.reordered,
         histories_counted=made.histories_counted,
         histories_cut=made.histories_cut,
+        merged=made.merged,
         skipped=skipped.count,
         skipped_by=dict(skipped.by.most_common()),
         skipped_first=tuple(skipped.first),

@@ -87,32 +87,38 @@ class Lines:
                 self._file = file
                 zipped = file.read(2) == GZIP_MAGIC
                 file.seek(0)
-                text = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if zipped else file
-                for number, raw in self._bounded(text):
-                    if raw is None or not raw.isspace():
-                        yield number, raw
+                for number, raw in self._of(cast(BinaryIO, gzip.GzipFile(fileobj=file)) if zipped else file):
+                    yield number, raw
         except (OSError, EOFError, zlib.error) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else "damaged or cut gzip"
             raise TraceError(self.path, f"cannot be read on ({reason})", line=number + 1) from error
 
-    def _bounded(self, text: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
-        limits, read, number = self.limits, 0, 0
-        most = limits.line_bytes + 1
+    def _of(self, text: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
+        most, most_lines, most_bytes = self.limits.line_bytes + 1, self.limits.lines, self.limits.text_bytes
+        read = number = 0
         while raw := text.readline(most):
             number += 1
             read += len(raw)
-            whole: bytes | None = raw
-            if len(raw) == most and not raw.endswith(b"\n"):
-                whole = None
-                while (rest := text.readline(most)) and read <= limits.text_bytes:
-                    read += len(rest)
-                    if rest.endswith(b"\n"):
-                        break
-            if read > limits.text_bytes:
-                raise TraceError(self.path, f"more than {limits.text_bytes} bytes of text; cut the trace", line=number)
-            if number > limits.lines:
-                raise TraceError(self.path, f"more than {limits.lines} lines; cut the trace", line=number)
-            yield number, whole
+            cut = len(raw) == most and not raw.endswith(b"\n")
+            if cut:
+                read += self._rest_of_line(text, most_bytes - read)
+            if read > most_bytes:
+                raise TraceError(self.path, f"more than {most_bytes} bytes of text; cut the trace", line=number)
+            if number > most_lines:
+                raise TraceError(self.path, f"more than {most_lines} lines; cut the trace", line=number)
+            if cut:
+                yield number, None
+            elif not raw.isspace():
+                yield number, raw
+
+    def _rest_of_line(self, text: BinaryIO, most_bytes: int) -> int:
+        """Read on to the end of a line that is too long, or past `most_bytes`; return how many bytes that were."""
+        read = 0
+        while read <= most_bytes and (part := text.readline(self.limits.line_bytes)):
+            read += len(part)
+            if part.endswith(b"\n"):
+                break
+        return read
 
 
 def text_of(raw: bytes | None, number: int, limits: Limits) -> str:

@@ -33,6 +33,8 @@ class LoadReport:
         Lines that came a little out of order and were sorted.
     histories_counted, histories_cut : int
         Histories that the log does not give, counted from the user's earlier rankings; histories cut at the model's context.
+    merged : int
+        Rankings that were part of an earlier one.
     skipped : int
         Lines left out.
     skipped_by : dict of str to int
@@ -54,6 +56,7 @@ class LoadReport:
     reordered: int
     histories_counted: int
     histories_cut: int
+    merged: int
     skipped: int
     skipped_by: dict[str, int]
     skipped_first: tuple[Skipped, ...]

@@ -150,6 +150,10 @@ class RowReader:
         )
 
     def _moment(self, in_ms: Any, in_s: Any, iso: Any) -> float:
+        if in_s is None and iso is None and self._time_place == 0 and in_ms is not None and in_ms != "":
+            moment = finite_number(in_ms, field="time_ms", most=MAX_MOMENT_MS)
+            self._time_is_known = True
+            return moment
         values = (in_ms, in_s, iso)
         usual = self._time_place
         if values[usual] is None or values[usual] == "" or values.count(None) != 2:  # not just the one that all lines had so far

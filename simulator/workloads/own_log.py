@@ -37,6 +37,7 @@ def _told(options: LogOptions) -> dict[str, Any]:
     names = (
         "disorder_ms",
         "signal_window_ms",
+        "merge_ms",
         "tokens_per_event",
         "max_history_tokens",
         "candidates_when_missing",
@@ -58,7 +59,12 @@ def _ingredients(name: str, options: LogOptions, report: LoadReport) -> tuple[In
     assumed = options.candidates_when_missing
     law = options.law
     return (
-        Ingredient(what="arrivals and users", origin=Origin.REAL, source=name, rule=f"{report.skipped} lines skipped"),
+        Ingredient(
+            what="arrivals and users",
+            origin=Origin.REAL,
+            source=name,
+            rule=f"{report.skipped} lines skipped, {report.merged} rankings merged",
+        ),
         Ingredient(what="slots", origin=Origin.REAL if not report.random_key else Origin.SCALED, source=name, rule=slots),
         Ingredient(
             what="lengths of history",

@@ -18,6 +18,7 @@ from simulator.traces.reading import Limits
 
 KEY = b"0123456789abcdef"
 Event = dict[str, Any]
+Ranking = tuple[float, str, int, int, float]
 
 
 def write(path: Path, *lines: str) -> Path:
@@ -54,7 +55,7 @@ EVENTS = st.lists(
 )
 
 
-def expected(events: Sequence[Event], options: LogOptions) -> list[tuple[float, str, int, int, float]]:
+def expected(events: Sequence[Event], options: LogOptions) -> list[Ranking]:
     """The rules once more, in the plainest words: (time, user, history, candidates, lead) of each ranking."""
     start = min(event["time_ms"] for event in events)
     history: dict[str, int] = {}
@@ -71,21 +72,35 @@ def expected(events: Sequence[Event], options: LogOptions) -> list[tuple[float, 
         lead = time_ms - announced if announced is not None and time_ms - announced <= options.signal_window_ms else 0.0
         out.append((time_ms, user, min(tokens, options.max_history_tokens), event["candidates"], lead))
         history[user] = tokens + options.tokens_per_event
-    return out
+    return merged(out, options.merge_ms) if options.merge_ms else out
+
+
+def merged(rankings: list[Ranking], within_ms: float) -> list[Ranking]:
+    """Rankings of which those that follow within the time are part of the one before."""
+    pages: list[list[Ranking]] = []
+    latest: dict[str, list[Ranking]] = {}
+    for ranking in rankings:
+        page = latest.get(ranking[1])
+        if page is None or ranking[0] - page[-1][0] > within_ms:
+            page = latest[ranking[1]] = []
+            pages.append(page)
+        page.append(ranking)
+    return [(*page[0][:3], max(each[3] for each in page), page[0][4]) for page in pages]
 
 
 @settings(max_examples=150, deadline=None)
-@given(events=EVENTS)
+@given(events=EVENTS, merge_ms=st.sampled_from([0.0, 500.0, 30_000.0]))
 def test_any_log_becomes_what_the_rules_say_and_the_same_from_csv_json_and_gzip(
-    events: list[Event], tmp_path_factory: pytest.TempPathFactory
+    events: list[Event], merge_ms: float, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("log")
-    wanted = expected(events, LogOptions())
+    options: Event = {"disorder_ms": 1e9, "merge_ms": merge_ms}
+    wanted = expected(events, LogOptions(**options))
     if not wanted:
         with pytest.raises(TraceError, match="holds no ranking"):
-            loaded(as_json(folder / "log", events), disorder_ms=1e9)
+            loaded(as_json(folder / "log", events), **options)
         return
-    log, report = loaded(as_json(folder / "log", events), disorder_ms=1e9)
+    log, report = loaded(as_json(folder / "log", events), **options)
 
     assert log.arrival_ms.tolist() == pytest.approx([each[0] for each in wanted], abs=1e-3)
     assert log.history_tokens.tolist() == [each[2] for each in wanted]
@@ -94,11 +109,11 @@ def test_any_log_becomes_what_the_rules_say_and_the_same_from_csv_json_and_gzip(
     names = list(dict.fromkeys(each[1] for each in wanted))
     assert [log.user_slots[user] for user in log.user] == [slot_of(user_key(KEY, each[1])) for each in wanted]
     assert len(set(zip(log.user.tolist(), (each[1] for each in wanted), strict=True))) == log.users == len(names)
-    assert report.signals == len(events) - len(wanted)
+    assert report.signals + report.merged + len(wanted) == len(events)
 
     zipped = folder / "log.csv.gz"
     zipped.write_bytes(gzip.compress(as_csv(folder / "log.csv", events).read_bytes()))
-    assert loaded(folder / "log.csv", disorder_ms=1e9)[0].digest == loaded(zipped, disorder_ms=1e9)[0].digest == log.digest
+    assert loaded(folder / "log.csv", **options)[0].digest == loaded(zipped, **options)[0].digest == log.digest
 
 
 def test_many_chunks_are_one_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,6 +261,7 @@ def test_the_rows_of_one_user_keep_the_order_of_the_file_at_one_moment(tmp_path:
         {"pool_key": b"short"},
         {"disorder_ms": float("nan")},
         {"disorder_ms": -1.0},
+        {"merge_ms": float("inf")},
         {"max_skipped": -1},
         {"tokens_per_event": -1},
         {"max_history_tokens": 1 << 25},
