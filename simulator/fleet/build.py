@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from contract.keys import SLOTS
 from policies.routing.rendezvous import place
 from simulator.fleet import state
+from simulator.fleet.columns import gather
 from simulator.fleet.config import FleetConfig, Level
 from simulator.fleet.laws import LawTables
 from simulator.fleet.resize import set_emb_limit
@@ -54,13 +55,15 @@ class Placement:
         Users of each instance.
     order : tuple of int64 arrays
         Requests of each instance, in order of arrival.
+    warm : tuple of (int32 array, int32 array)
+        Users that each instance holds before its first request, by their number there, and their tokens.
     """
 
     instance: NDArray[np.uint16]
-    owner: NDArray[np.uint16]
     local_user: NDArray[np.int32]
     users_of: tuple[int, ...]
     order: tuple[NDArray[np.int64], ...]
+    warm: tuple[tuple[NDArray[np.int32], NDArray[np.int32]], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +84,7 @@ def rendezvous_owners(instances: int) -> list[int]:
     return [int(owner) for owner in place([f"instance-{number}" for number in range(instances)], [100.0] * instances)]
 
 
-def placed(log: RequestLog, owners: Sequence[int], *, instances: int) -> Placement:
+def placed(log: RequestLog, owners: Sequence[int], *, instances: int, warm: WarmUsers | None = None) -> Placement:
     """Return who serves what.
 
     Raises
@@ -99,35 +102,46 @@ def placed(log: RequestLog, owners: Sequence[int], *, instances: int) -> Placeme
     local = np.empty(log.users, dtype=np.int32)
     local[by_owner] = np.arange(log.users) - np.repeat(first, users_of)
     instance = owner[log.user]
-    by_instance = np.argsort(instance, kind="stable")
-    bounds = np.cumsum(np.bincount(instance, minlength=instances))[:-1]
+    held = warm or WarmUsers(user=np.zeros(0, dtype=np.uint32), tokens=np.zeros(0, dtype=np.int32))
+    if len(held.user) and (held.user.max() >= log.users or held.tokens.min() < 0 or len(held.user) != len(held.tokens)):
+        raise ValueError(f"warm: users below {log.users} with tokens from 0 are needed")
+    holders = _by_instance(owner[held.user], instances)
     return Placement(
         instance=instance,
-        owner=owner,
         local_user=local,
         users_of=tuple(int(count) for count in users_of),
-        order=tuple(np.split(by_instance, bounds)),
+        order=_by_instance(instance, instances),
+        warm=tuple((local[held.user[places]], held.tokens[places]) for places in holders),
     )
+
+
+def _by_instance(instance: NDArray[np.uint16], instances: int) -> tuple[NDArray[np.int64], ...]:
+    """Return the places of each instance, rising."""
+    bounds = np.cumsum(np.bincount(instance, minlength=instances))[:-1]
+    return tuple(np.split(np.argsort(instance, kind="stable"), bounds))
 
 
 def requests_of(log: RequestLog, placement: Placement, number: int) -> Requests:
     """Return the requests of one instance, and empty columns for the outcome."""
     order = placement.order[number]
     count = len(order)
-    return Requests(
-        arrival_ms=log.arrival_ms[order],
-        user=placement.local_user[log.user[order]],
-        history=log.history_tokens[order],
-        candidates=log.candidates[order],
-        law=log.law[order],
-        latency_ms=np.zeros(count),
-        service_ms=np.zeros(count),
-        kv_hit=np.zeros(count, dtype=np.int32),
+    requests = Requests(
+        arrival_ms=np.empty(count),
+        user=np.empty(count, dtype=np.int32),
+        history=np.empty(count, dtype=np.int32),
+        candidates=np.empty(count, dtype=np.int32),
+        law=np.empty(count, dtype=np.uint8),
+        latency_ms=np.empty(count),
+        service_ms=np.empty(count),
+        kv_hit=np.empty(count, dtype=np.int32),
         host_hit=np.zeros(count, dtype=np.int32),
         ssd_hit=np.zeros(count, dtype=np.int32),
-        rows_asked=np.zeros(count, dtype=np.int32),
-        rows_missed=np.zeros(count, dtype=np.int32),
+        rows_asked=np.empty(count, dtype=np.int32),
+        rows_missed=np.empty(count, dtype=np.int32),
     )
+    columns = (log.history_tokens, log.candidates, log.law)
+    gather(order, log.arrival_ms, log.user, placement.local_user, *columns, requests)
+    return requests
 
 
 def constants_of(config: FleetConfig, log: RequestLog, tables: LawTables, level: Level, *, watched: bool) -> NDArray[np.int64]:
@@ -152,7 +166,6 @@ def instance_of(
     placement: Placement,
     tables: LawTables,
     fleet: NDArray[np.int64],
-    warm: WarmUsers | None,
     seed: int,
 ) -> Instance:
     """Return one instance before its first request: rows in the steady state of its first law, users as given."""
@@ -174,9 +187,7 @@ def instance_of(
     if fleet[state.MODE] != state.NO_ROWS:
         warm_rows(own_seed, tables.cell_mass(first), ints, floats, rows)
     ints[state.RESIZE_EVICTED] = 0
-    if warm is not None:
-        mine = placement.owner[warm.user] == number
-        warm_users(fleet, ints, users, placement.local_user[warm.user[mine]], warm.tokens[mine])
+    warm_users(fleet, ints, users, *placement.warm[number])
     return Instance(number=number, seed=own_seed, requests=requests, ints=ints, floats=floats, users=users, rows=rows)
 
 

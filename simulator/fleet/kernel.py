@@ -139,6 +139,22 @@ def reload_ms(
 
 
 @lean
+def share_taken(
+    physics: NDArray[np.float64],
+    fleet: NDArray[np.int64],
+    ints: NDArray[np.int64],
+    floats: NDArray[np.float64],
+    rows: Rows,
+    laws: Laws,
+) -> float:
+    """Return the share of the link that a refill takes now."""
+    if physics[REFILL_PER_SECOND] <= 0.0 or refill_backlog(fleet, ints, floats, rows, laws) == 0:
+        return 0.0
+    share: float = min(MOST_REFILL_SHARE, physics[REFILL_PER_SECOND] / (physics[LINK_PER_MS] * 1e3))
+    return share
+
+
+@lean
 def serve_one(
     place: int,
     requests: Requests,
@@ -168,11 +184,9 @@ def serve_one(
     hit = kv.access(fleet, ints, users, user, history, serving)
     if floats[FILLED_AT] < 0.0 and ints[KV_EVICTED] > 0:
         floats[FILLED_AT] = now
-    taken = 0.0
-    if physics[REFILL_PER_SECOND] > 0.0 and refill_backlog(fleet, ints, floats, rows, laws) > 0:
-        taken = min(MOST_REFILL_SHARE, physics[REFILL_PER_SECOND] / (physics[LINK_PER_MS] * 1e3))
     loaded, stall = 0, 0.0
     if available > 0:
+        taken = share_taken(physics, fleet, ints, floats, rows, laws)
         per_token = fleet[ROWS_PER_TOKEN] * floats[RATIO]
         again = gather_ms(physics, fleet[ROW_BYTES], np.int64(per_token * available), taken)
         shorter = compute_ms(physics, history, candidates, available)
@@ -189,7 +203,9 @@ def serve_one(
     asked = (history + candidates - hit - loaded) * fleet[ROWS_PER_TOKEN]
     missed = rows_missed(fleet, ints, floats, rows, laws, law, asked, stream_of(seed, place), now)
     compute = compute_ms(physics, history, candidates, hit + loaded)
-    gather = gather_ms(physics, fleet[ROW_BYTES], missed, taken)
+    gather = 0.0
+    if missed > 0:
+        gather = gather_ms(physics, fleet[ROW_BYTES], missed, share_taken(physics, fleet, ints, floats, rows, laws))
     service = compute + stall + gather
     start = max(now, floats[FREE_AT])
     floats[FREE_AT] = start + service

@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 
 from simulator.fleet import state
 from simulator.fleet.build import Instance, Placement, WarmUsers, constants_of, instance_of, placed
+from simulator.fleet.columns import scatter
 from simulator.fleet.config import FleetConfig, Level
 from simulator.fleet.doubts import doubts_of
 from simulator.fleet.kernel import serve, user_in_service
 from simulator.fleet.laws import LawTables, law_tables
 from simulator.fleet.observe import Watched, observe
 from simulator.fleet.policies import FixedSplit, SplitPolicy
-from simulator.fleet.resize import emb_used_bytes, settle
+from simulator.fleet.resize import advance, emb_used_bytes, settle
 from simulator.fleet.result import FleetResult, Move, Windows
 from simulator.fleet.service import fleet_floats
 from simulator.replay import even_slots
@@ -82,14 +83,13 @@ def simulate(
     watched = math.isfinite(policy.interval_ms)
     step_ms = policy.interval_ms if watched else window_ms or max(log.duration_ms / WINDOWS, 1.0)
     ends = _ends(log, step_ms)
-    placement = placed(log, even_slots(config.instances) if routing is None else routing, instances=config.instances)
+    placement = placed(log, even_slots(config.instances) if routing is None else routing, instances=config.instances, warm=warm)
     tables = law_tables(log.laws, level, head=not watched)
     run = _Run(
         log=log,
         config=config,
         level=level,
         seed=seed,
-        warm=warm,
         placement=placement,
         columns=_columns(len(log)),
         tables=tables,
@@ -117,20 +117,11 @@ def _ends(log: RequestLog, step_ms: float) -> NDArray[np.float64]:
     return np.arange(first + 1, last + 2, dtype=np.float64) * step_ms
 
 
-_OUTCOMES = {
-    "latency_ms": "latency_ms",
-    "service_ms": "service_ms",
-    "kv_hit": "kv_hit_tokens",
-    "host_hit": "host_hit_tokens",
-    "ssd_hit": "ssd_hit_tokens",
-    "rows_asked": "rows_asked",
-    "rows_missed": "rows_missed",
-}
-
-
 def _columns(count: int) -> dict[str, NDArray[Any]]:
     """Return empty columns of a result."""
-    return {column: np.zeros(count, dtype=np.float64 if column.endswith("_ms") else np.int32) for column in _OUTCOMES.values()}
+    whole = ("kv_hit_tokens", "host_hit_tokens", "ssd_hit_tokens", "rows_asked", "rows_missed")
+    columns: dict[str, NDArray[Any]] = {name: np.zeros(count) for name in ("latency_ms", "service_ms")}
+    return columns | {name: np.zeros(count, dtype=np.int32) for name in whole}
 
 
 def _silent(served: int, of: int) -> None:
@@ -145,7 +136,6 @@ class _Run:
     config: FleetConfig
     level: Level
     seed: int
-    warm: WarmUsers | None
     placement: Placement
     columns: dict[str, NDArray[Any]]
     tables: LawTables
@@ -178,6 +168,7 @@ class _Run:
         for step, end in enumerate(self.ends.tolist()):
             for instance, places in zip(instances, stops, strict=True):
                 self._serve(instance, int(places[step]), int(places[step + 1]))
+                self._note(instance, step)
             if step + 1 < len(self.ends):
                 seen = [
                     observe(watched, i, before[i.number], slice(int(p[step]), int(p[step + 1])), interval_ms=policy.interval_ms)
@@ -187,8 +178,6 @@ class _Run:
                 wanted = policy.decide(end, seen)
                 for instance, places, emb_bytes in zip(instances, stops, wanted, strict=True):
                     self._move(instance, int(places[step + 1]), emb_bytes, end)
-            for instance in instances:
-                self._note(instance, step)
         for instance in instances:
             self._end(instance)
 
@@ -236,7 +225,6 @@ class _Run:
             placement=self.placement,
             tables=self.tables,
             fleet=self.fleet,
-            warm=self.warm,
             seed=self.seed,
         )
 
@@ -268,11 +256,12 @@ class _Run:
             return
         if not 0 <= emb_bytes <= self.config.pool_bytes:
             raise ValueError(f"split: {emb_bytes} bytes for EMB are not within the pool of {self.config.pool_bytes}")
+        serving = user_in_service(ints, place, instance.requests, now_ms)
+        parts = (ints, instance.floats, instance.users, instance.rows, self.tables.laws)
+        advance(self.physics, self.fleet, *parts, serving, now_ms)
         evicted = int(ints[state.RESIZE_EVICTED])
         ints[state.EMB_TARGET] = emb_bytes
-        serving = user_in_service(ints, place, instance.requests, now_ms)
-        rest = (instance.floats, instance.users, instance.rows, self.tables.laws)
-        settle(self.physics, self.fleet, ints, *rest, serving, now_ms)
+        settle(self.physics, self.fleet, *parts, serving, now_ms)
         self.moves.append(
             Move(
                 at_ms=now_ms,
@@ -290,7 +279,11 @@ class _Run:
 
     def _end(self, instance: Instance) -> None:
         order = self.placement.order[instance.number]
-        for name, column in _OUTCOMES.items():
-            self.columns[column][order] = getattr(instance.requests, name)
+        columns = self.columns
+        main = [columns[name] for name in ("latency_ms", "service_ms", "kv_hit_tokens", "rows_asked", "rows_missed")]
+        scatter(order, instance.requests, *main)
+        if self.config.host_bytes:
+            columns["host_hit_tokens"][order] = instance.requests.host_hit
+            columns["ssd_hit_tokens"][order] = instance.requests.ssd_hit
         self.counted[instance.number] = instance.ints
         self.filled_at_ms[instance.number] = instance.floats[state.FILLED_AT]

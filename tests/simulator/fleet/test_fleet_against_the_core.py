@@ -1,0 +1,107 @@
+"""The compiled fleet does request by request what the model of one instance does, which is the reference."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from fleet_logs import MIB, Scripted, a_fleet, a_log, as_rank_requests, core_config
+
+from contract.engine import SplitRequest
+from simulator.core.emb_cache import EmbCache
+from simulator.core.instance import GRInstanceCore
+from simulator.fleet import ring, state
+from simulator.fleet.config import FleetConfig, Level, RefillMode
+from simulator.fleet.run import simulate
+from simulator.fleet.state import Rows
+from simulator.replay import Outcomes, even_slots, replay
+from simulator.request_log import RequestLog
+
+
+def the_core(log: RequestLog, fleet: FleetConfig, *, every_ms: float = np.inf, wanted: Sequence[int] = ()) -> Outcomes:
+    """Replay a log on cores, with the splits that a policy would have wanted at the ends of its intervals."""
+    cores = [GRInstanceCore(core_config(fleet, log.laws[0]), number + 1) for number in range(fleet.instances)]
+    for core in cores:
+        core.warm()
+    left = [(every_ms * (place + 1), emb) for place, emb in enumerate(wanted)]
+
+    def before(now_ms: float) -> None:
+        while left and left[0][0] <= now_ms:
+            at_ms, emb = left.pop(0)
+            for core in cores:
+                split = SplitRequest(
+                    start_id=core.start_id,
+                    revision=core.split.revision + 1,
+                    emb_bytes=emb,
+                    kv_bytes=fleet.pool_bytes - emb,
+                    refill_bytes_per_second=fleet.refill_bytes_per_second,
+                )
+                core.put_split(split, now_ms=at_ms)
+
+    return replay(as_rank_requests(log), even_slots(fleet.instances), cores, before_request=before)
+
+
+def test_without_rows_every_hit_and_every_latency_is_the_cores() -> None:
+    log, fleet = a_log(rows_per_token=0), a_fleet()
+    core, mine = the_core(log, fleet), simulate(log, fleet, level=Level.EXACT, seed=1)
+    assert 0.2 < core.kv_tokens_hit.sum() / core.history_tokens.sum() < 0.9
+    np.testing.assert_array_equal(mine.kv_hit_tokens, core.kv_tokens_hit)
+    np.testing.assert_allclose(mine.latency_ms, core.latency_ms, rtol=1e-9)
+    np.testing.assert_allclose(mine.service_ms, core.service_ms, rtol=1e-9)
+
+
+@pytest.mark.parametrize("per_second", [100.0, 700.0])
+def test_shrinking_below_what_is_in_use_evicts_and_waits_as_the_core_does(per_second: float) -> None:
+    log, fleet = a_log(rows_per_token=0, per_second=per_second), a_fleet()
+    wanted = [emb * MIB for emb in (200, 252, 256, 10, 100, 255, 5, 256, 250, 128)]
+    every_ms = log.duration_ms / 11
+    core = the_core(log, fleet, every_ms=every_ms, wanted=wanted)
+    mine = simulate(log, fleet, level=Level.EXACT, split=Scripted(every_ms, wanted), seed=1)
+    np.testing.assert_array_equal(mine.kv_hit_tokens, core.kv_tokens_hit)
+    np.testing.assert_allclose(mine.latency_ms, core.latency_ms, rtol=1e-9)
+
+
+@pytest.mark.parametrize("refill", [RefillMode.LAZY, RefillMode.THROTTLED])
+def test_with_rows_the_fleet_agrees_with_the_core_but_for_the_draws(refill: RefillMode) -> None:
+    log, fleet = a_log(), a_fleet(refill=refill)
+    wanted = [emb * MIB for emb in (12, 40, 12)]
+    every_ms = log.duration_ms / 4
+    core = the_core(log, fleet, every_ms=every_ms, wanted=wanted)
+    mine = simulate(log, fleet, level=Level.EXACT, split=Scripted(every_ms, wanted), seed=1)
+    asked = core.emb_rows_asked.sum()
+    assert mine.rows_asked.sum() == pytest.approx(asked, rel=0.002)
+    assert mine.rows_missed.sum() / asked == pytest.approx(core.emb_rows_missed.sum() / asked, abs=0.002)
+    assert mine.kv_hit_tokens.sum() == pytest.approx(core.kv_tokens_hit.sum(), rel=0.01)
+    for share, error in ((50, 0.01), (99, 0.05)):
+        assert np.percentile(mine.latency_ms, share) == pytest.approx(np.percentile(core.latency_ms, share), rel=error)
+    assert mine.service_ms.mean() == pytest.approx(core.service_ms.mean(), rel=0.005)
+
+
+def test_the_row_cache_is_the_cores_through_resizes_and_refills() -> None:
+    random = np.random.default_rng(3)
+    reference = EmbCache(one_in=1, row_bytes=1, limit_bytes=300, max_bytes=1000)
+    ints = np.zeros(state.INTS, dtype=np.int64)
+    ints[state.GHOST_LIMIT], ints[state.ROWS_CAPACITY] = 1000, 300
+    nothing = np.zeros(0)
+    rows = Rows(
+        last=np.full(3000, -1, dtype=np.int32),
+        ring=np.zeros(4000, dtype=np.int32),
+        window=nothing,
+        window_law=np.zeros(0, dtype=np.int64),
+        sampled=np.zeros(0, dtype=np.int32),
+        sampled_ms=nothing,
+    )
+    for _ in range(400):
+        cells = np.minimum(random.zipf(1.2, 200), 3000) - 1
+        assert ring.touch(ints, rows, cells) == reference.access(cells.tolist())
+        action, size = random.integers(4), int(random.integers(1, 1000))
+        if action == 0:
+            reference.set_limit(size)
+            ints[state.ROWS_CAPACITY] = size
+            assert ring.trim(ints, rows) == reference.trim()
+        elif action == 1 and ring.backlog(ints):
+            assert ring.backlog(ints) == reference.backlog_bytes
+            assert ring.refill(ints, rows, size) == reference.refill(size)
+        assert ints[state.ROWS_USED] == reference.used_bytes
+    held = rows.ring[ints[state.TAIL] : ints[state.HEAD]]
+    live = held[rows.last[held] == np.arange(ints[state.TAIL], ints[state.HEAD])]
+    assert live.tolist() == reference.rows_oldest_first()
