@@ -5,7 +5,7 @@ visits can hit, so hit ratios are among those.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -98,3 +98,17 @@ def visits_of_log(log: RequestLog, *, bytes_per_token: int) -> Visits:
         time_ms=log.arrival_ms,
         users=log.users,
     )
+
+
+def spread_ticks(visits: Visits) -> Visits:
+    """Spread visits with equal times evenly up to the next time: some traces only know ticks of seconds.
+
+    The last tick is taken to be as long as the one before it.
+    """
+    stamps, first, counts = np.unique(visits.time_ms, return_index=True, return_counts=True)
+    if len(stamps) < 2:
+        return visits
+    lengths = np.append(np.diff(stamps), stamps[-1] - stamps[-2])
+    place = np.arange(len(visits)) - np.repeat(first, counts)
+    spread = np.repeat(stamps, counts) + place / np.repeat(counts, counts) * np.repeat(lengths, counts)
+    return replace(visits, time_ms=spread)
