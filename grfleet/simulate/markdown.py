@@ -59,7 +59,7 @@ def _page_of_run(result: Simulated) -> list[str]:
         _trust(result),
         _table(("", policy_words(result), result.baseline_policy, "difference"), _compared(run, base, result.difference)),
         f"Objective: {result.pool.good_percent:g} % within {result.pool.slo_ms:g} ms: {_met(run)} (baseline: {_met(base)}). "
-        f"Requests before {result.measured_from_ms / 1e3:g} s warm the caches and are not counted.",
+        f"Requests before {result.measured_from_ms / 1e3:.1f} s warm the caches and are not counted.",
         "## Where the time goes",
         _table(
             ("stage", "mean ms", "P50", "P99", "P99.9"),

@@ -57,8 +57,8 @@ def rehearse(
     same = choice.holds and choice.first_percent == fallback
     baseline = result if same else run(replace(config, emb_percent=fallback), f"static {fallback}", None)
     figures, beside = figures_of(result, good_percent=good), figures_of(baseline, good_percent=good)
-    reasons = _reasons_for_distrust(log, config, figures, seed=seed, bars=bars)
-    doubts = [*result.doubts, *(f"baseline: {doubt}" for doubt in baseline.doubts if doubt not in result.doubts)]
+    reasons, more_doubts = _reasons_for_distrust(log, config, figures, seed=seed, bars=bars)
+    doubts = [*result.doubts, *more_doubts, *(f"baseline: {doubt}" for doubt in baseline.doubts if doubt not in result.doubts)]
     return schema.Simulated(
         schema_version=schema.SCHEMA_VERSION,
         command="simulate",
@@ -153,29 +153,35 @@ def _words(choice: Choice) -> str:
     return f"static {choice.first_percent}" if choice.holds else str(choice.strategy)
 
 
-def _reasons_for_distrust(log: RequestLog, config: FleetConfig, figures: schema.Figures, *, seed: int, bars: Bars) -> list[str]:
-    found = []
+def _reasons_for_distrust(
+    log: RequestLog, config: FleetConfig, figures: schema.Figures, *, seed: int, bars: Bars
+) -> tuple[list[str], list[str]]:
+    """Why figures cannot be believed, and what else to know of an overload."""
+    reasons, doubts = [], []
     if figures.requests < REQUESTS_FOR_P99:
-        found.append(
+        reasons.append(
             f"{figures.requests} requests are measured, too few for a P99: {REQUESTS_FOR_P99} are needed; replay a longer log, or"
             " leave less of it out with --warm-up"
         )
     load = figures.utilisation_percent
     if load is not None and load >= FULL_PERCENT:
-        least = least_utilisation(log, config, seed=seed, bars=bars)
+        percent, least = least_busy(log, config, seed=seed, bars=bars)
         if least >= FULL_PERCENT:
-            found.append(
+            reasons.append(
                 f"overload at every split: the load is {least:.0f} % of what the instances can do even at the best of"
                 f" {len(PROBED_PERCENTS)} splits, so latencies say how long the log is; add instances, or replay less traffic"
             )
-    return found
+        else:
+            doubts.append(f"overload is a matter of the split: a fixed one of {percent} % keeps instances busy for {least:.0f} %")
+    return reasons, doubts
 
 
-def least_utilisation(log: RequestLog, config: FleetConfig, *, seed: int, bars: Bars) -> float:
-    """Return the lowest utilisation, in percent, over some fixed splits at the reduced level."""
+def least_busy(log: RequestLog, config: FleetConfig, *, seed: int, bars: Bars) -> tuple[int, float]:
+    """Return the fixed split with the lowest utilisation of some, at the reduced level, and that utilisation in percent."""
     progress, found = bars("is there a split that carries the load?"), []
     for place, percent in enumerate(PROBED_PERCENTS):
         probed = simulate(log, replace(config, emb_percent=percent), level=Level.REDUCED, seed=seed)
-        found.append(probed.utilisation_percent() or 0.0)
+        found.append((probed.utilisation_percent() or 0.0, percent))
         progress(place + 1, len(PROBED_PERCENTS))
-    return min(found)
+    least, percent = min(found)
+    return percent, least

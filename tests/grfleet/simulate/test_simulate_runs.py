@@ -1,0 +1,265 @@
+"""`grfleet simulate` says what the laws say, the same for each form of a log, and puts a baseline beside every figure."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+from simulate_inputs import event_csv, event_jsonl_gz, hbm_policy, manifest, pool, regulars, requests_file, run, strangers
+
+from grfleet.simulate.translate import accelerator_of
+from simulator.physics.model_shape import HSTU_MTSERVE
+from simulator.physics.profiled import profiled_service
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Path:
+    return manifest(tmp_path / "pool.yaml", pool())
+
+
+def test_a_stranger_waits_for_nothing_and_costs_what_the_service_law_says(tmp_path: Path, plain: Path) -> None:
+    log = event_csv(tmp_path / "log.csv", strangers(1400, history=1024, candidates=100))
+
+    ran = run("simulate", tmp_path / "out", "--trace", log, "--pool", plain, "--policy", "static:50")
+
+    law = profiled_service(accelerator_of("a100"), HSTU_MTSERVE)
+    stages = {stage["stage"]: stage for stage in ran.result["run"]["stages"]}
+    assert ran.code == 0, ran.said
+    assert stages["queue"]["p99Ms"] == 0.0
+    assert stages["compute"]["p50Ms"] == pytest.approx(law.compute_ms(history=1024, candidates=100, cached=0), abs=1e-3)
+    assert stages["total"]["meanMs"] == pytest.approx(stages["compute"]["meanMs"] + stages["transfer"]["meanMs"], abs=1e-3)
+    assert ran.result["run"]["kvHitPercent"] == {"hbm": 0.0, "host": 0.0, "ssd": 0.0}
+    assert [bucket["fromTokens"] for bucket in ran.result["run"]["byHistoryLength"]] == [1024]
+    assert sum(ran.result["run"]["stages"][0]["counts"]) == ran.result["run"]["requests"]
+
+
+def test_regulars_find_their_state_and_cost_only_what_is_new(tmp_path: Path, plain: Path) -> None:
+    log = event_csv(tmp_path / "log.csv", regulars(1400, users=20, history=1024, candidates=100))
+
+    ran = run("simulate", tmp_path / "out", "--trace", log, "--pool", plain, "--policy", "static:50")
+
+    law = profiled_service(accelerator_of("a100"), HSTU_MTSERVE)
+    assert ran.result["run"]["kvHitPercent"]["hbm"] == 100.0
+    compute = next(stage for stage in ran.result["run"]["stages"] if stage["stage"] == "compute")
+    assert compute["p50Ms"] == pytest.approx(law.compute_ms(history=1024, candidates=100, cached=1024), abs=1e-3)
+
+
+def test_a_log_says_the_same_as_csv_and_as_zipped_json_lines(tmp_path: Path, plain: Path) -> None:
+    visits = regulars(1500, users=60)
+    logs = (event_csv(tmp_path / "log.csv", visits), event_jsonl_gz(tmp_path / "log.jsonl.gz", visits))
+
+    digests = {
+        run("simulate", tmp_path / f"out-{place}", "--trace", log, "--pool", plain, "--level", "reduced").result["digest"]
+        for place, log in enumerate(logs)
+    }
+
+    assert len(digests) == 1
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_another_digest(tmp_path: Path, plain: Path) -> None:
+    log = requests_file(tmp_path / "day.grlog")
+
+    runs = [
+        run("simulate", tmp_path / f"out-{place}", "--trace", log, "--pool", plain, "--seed", seed)
+        for place, seed in enumerate((3, 3, 4))
+    ]
+
+    texts = [(each.out / "result.json").read_text() for each in runs]
+    assert texts[0] == texts[1]
+    assert runs[0].result["run"]["digest"] != runs[2].result["run"]["digest"]
+
+
+def test_the_baseline_holds_the_fallback_of_the_manifest_and_the_difference_is_theirs(tmp_path: Path) -> None:
+    manifests = manifest(tmp_path / "pool.yaml", pool(), hbm_policy(bounds={"fallbackEmbPercent": 70}))
+    log = requests_file(tmp_path / "day.grlog")
+
+    found = run("simulate", tmp_path / "out", "--trace", log, "--pool", manifests, "--policy", "static:10").result
+
+    assert found["baselinePolicy"] == "static:70"
+    assert {window["meanEmbPercent"] for window in found["run"]["windows"]} == {9.38}  # whole granules of 16 MiB
+    assert {window["meanEmbPercent"] for window in found["baseline"]["windows"]} == {69.53}
+    ratio = found["run"]["p99Ms"] / found["baseline"]["p99Ms"]
+    assert found["difference"]["p99Percent"] == pytest.approx(100.0 * (ratio - 1.0), abs=0.02)
+    assert found["run"]["digest"] != found["baseline"]["digest"]
+
+
+def test_a_policy_that_is_its_own_baseline_differs_in_nothing(tmp_path: Path, plain: Path) -> None:
+    log = requests_file(tmp_path / "day.grlog")
+
+    found = run("simulate", tmp_path / "out", "--trace", log, "--pool", plain, "--policy", "Static").result
+
+    assert found["run"] == found["baseline"]
+    assert set(found["difference"].values()) == {0.0}
+
+
+@pytest.mark.parametrize("name", ["MissRatioCurve", "missratiocurve", "HillClimb"])
+def test_a_strategy_moves_the_split_inside_the_bounds_and_says_why(tmp_path: Path, name: str) -> None:
+    bounds = {"minEmbPercent": 20, "maxEmbPercent": 80, "fallbackEmbPercent": 40}
+    manifests = manifest(tmp_path / "pool.yaml", pool(), hbm_policy(bounds=bounds, step={"maxPercentPerSecond": 10}))
+    log = requests_file(tmp_path / "day.grlog", count=4000)
+
+    found = run(
+        "simulate", tmp_path / "out", "--trace", log, "--pool", manifests, "--policy", name, "--level", "sampled-64"
+    ).result
+
+    assert found["policy"]["strategy"].lower() == name.lower()
+    assert sum(found["decisions"].values()) == 2 * 89  # two agents, a decision at the end of each second but the last
+    assert found["run"]["moves"]["count"] > 0
+    shares = [window[side] for window in found["run"]["windows"] for side in ("minEmbPercent", "maxEmbPercent")]
+    assert min(shares) >= 20.0 - 0.8
+    assert max(shares) <= 80.0
+
+
+def test_without_a_policy_the_manifest_decides(tmp_path: Path) -> None:
+    log = requests_file(tmp_path / "day.grlog")
+    beside = manifest(tmp_path / "beside.yaml", pool(), hbm_policy(strategy="Static", bounds={"fallbackEmbPercent": 30}))
+    named = manifest(tmp_path / "named.yaml", pool(policies={"hbm": "mine"}), hbm_policy("mine", strategy="HillClimb"))
+    alone = manifest(tmp_path / "alone.yaml", pool(policies={"hbm": "mine"}))
+    own = manifest(tmp_path / "own.yaml", hbm_policy("whatever", strategy="Static"))
+
+    def strategy(*arguments: object) -> tuple[str, int]:
+        found = run("simulate", tmp_path / "out", "--trace", log, "--level", "reduced", "--force", *arguments).result["policy"]
+        return found["strategy"], found["fallbackEmbPercent"]
+
+    assert strategy("--pool", beside) == ("Static", 30)
+    assert strategy("--pool", named) == ("HillClimb", 50)
+    assert strategy("--pool", alone, "--hbm-policy", own) == ("Static", 50)
+    assert strategy("--pool", beside, "--policy", own) == ("Static", 50)
+
+
+@pytest.mark.parametrize(
+    ("changes", "policy", "word"),
+    [({"paused": True}, {}, "paused"), ({}, {"strategy": "MissRatioCurve", "enforcement": "Shadow"}, "Shadow")],
+)
+def test_what_would_not_move_in_the_cluster_does_not_move_here(
+    tmp_path: Path, changes: dict[str, object], policy: dict[str, object], word: str
+) -> None:
+    manifests = manifest(tmp_path / "pool.yaml", pool(**changes), hbm_policy(**policy))
+    log = requests_file(tmp_path / "day.grlog")
+
+    found = run("simulate", tmp_path / "out", "--trace", log, "--pool", manifests, "--level", "reduced").result
+
+    assert found["policy"]["holds"] is True
+    assert found["run"]["moves"]["count"] == 0
+    assert any(word in note for note in found["assumptions"])
+
+
+def test_a_host_tier_of_the_manifest_serves_what_hbm_had_to_give_up(tmp_path: Path) -> None:
+    # long histories: an A100 computes short ones sooner than the link brings them
+    model = {"name": "ranker", "version": "7", "kvBytesPerToken": 16384, "embRowBytes": 512, "maxHistoryTokens": 16384}
+    memory = {"hbmBytes": "1Gi", "hostBytes": "8Gi"}
+    manifests = manifest(tmp_path / "pool.yaml", pool(model=model, memory=memory))
+    log = event_csv(tmp_path / "log.csv", regulars(1500, users=20, history=16_000))
+
+    hits = run("simulate", tmp_path / "out", "--trace", log, "--pool", manifests, "--policy", "static:50").result["run"]
+
+    assert hits["kvHitPercent"]["host"] > 90.0
+    assert hits["bytesByClass"]["reload"] > 0
+
+
+@pytest.mark.parametrize("regime", ["steady", "trend", "burst"])
+def test_a_regime_is_a_trace_too(tmp_path: Path, plain: Path, regime: str) -> None:
+    timing = ("--duration", "20s", "--rate", "70", "--level", "reduced")
+    ran = run("simulate", tmp_path / "out", "--trace", regime, "--pool", plain, "--policy", "static:50", *timing)
+
+    assert ran.code == 0, ran.said
+    assert ran.result["trace"]["name"] == regime
+    assert ran.result["trace"]["manifest"]["regime"] == regime
+    assert ran.result["trace"]["requests"] >= 1400
+
+
+def test_histories_beyond_the_models_context_are_cut_and_counted(tmp_path: Path) -> None:
+    model = {"name": "ranker", "version": "7", "kvBytesPerToken": 16384, "embRowBytes": 512, "maxHistoryTokens": 1000}
+    manifests = manifest(tmp_path / "pool.yaml", pool(model=model))
+    log = requests_file(tmp_path / "day.grlog")
+
+    found = run("simulate", tmp_path / "out", "--trace", log, "--pool", manifests, "--level", "reduced").result
+
+    assert {bucket["fromTokens"] for bucket in found["run"]["byHistoryLength"]} == {512}
+    assert any(re.match(r"histories: \d+ were longer than maxHistoryTokens", note) for note in found["assumptions"])
+
+
+def test_json_on_stdout_is_the_file(tmp_path: Path, plain: Path) -> None:
+    log = requests_file(tmp_path / "day.grlog")
+
+    ran = run("simulate", tmp_path / "out", "--trace", log, "--pool", plain, "--level", "reduced", "--json")
+
+    assert json.loads(ran.outcome.stdout) == ran.result
+    assert ran.outcome.stderr == ""
+
+
+def test_nothing_that_is_written_names_a_user_the_machine_a_folder_or_a_day(tmp_path: Path, plain: Path) -> None:
+    log = event_csv(tmp_path / "log.csv", regulars(1500, users=40))
+
+    ran = run("simulate", tmp_path / "out", "--trace", log, "--pool", plain, "--level", "reduced")
+
+    assert ran.code == 0, ran.said
+    assert b"example.com" not in b"".join(path.read_bytes() for path in ran.out.iterdir())
+    written = "".join((ran.out / name).read_text() for name in ("result.json", "summary.md")) + ran.outcome.stdout
+    assert "example.com" not in written
+    assert str(tmp_path.parent) not in written.replace(str(ran.out), "")  # the closing line names the folder it was given
+    assert not re.search(rf"\b{re.escape(socket.gethostname())}\b", written)
+    assert not re.search(r"\b20[2-9]\d-[01]\d-[0-3]\d\b", written)
+
+
+def test_pictures_are_drawn_and_where_they_cannot_be_the_rest_is_written(
+    tmp_path: Path, plain: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = requests_file(tmp_path / "day.grlog")
+    arguments = ("--trace", log, "--pool", plain, "--level", "reduced")
+
+    with_plots = run("simulate", tmp_path / "with", *arguments)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    without = run("simulate", tmp_path / "without", *arguments)
+
+    assert {path.name for path in with_plots.out.iterdir()} == {"result.json", "summary.md", "latency.png", "timeline.png"}
+    assert all(path.read_bytes().startswith(PNG) for path in with_plots.out.glob("*.png"))
+    assert without.code == 0
+    assert {path.name for path in without.out.iterdir()} == {"result.json", "summary.md"}
+    assert "pip install 'grfleet[bench]'" in without.outcome.stderr
+
+
+def test_too_few_requests_are_not_trusted_and_all_the_same_written(tmp_path: Path, plain: Path) -> None:
+    log = event_csv(tmp_path / "log.csv", regulars(1200, users=10))
+
+    ran = run("simulate", tmp_path / "out", "--trace", log, "--pool", plain, "--level", "reduced")
+
+    assert ran.code == 3
+    assert ran.result["trusted"] is False
+    assert "too few for a P99" in ran.result["notTrustedBecause"][0]
+    assert "Not to be trusted" in (ran.out / "summary.md").read_text()
+    assert "NOT TO BE TRUSTED" in ran.outcome.stdout
+
+
+def test_more_load_than_any_split_carries_is_not_trusted(tmp_path: Path, plain: Path) -> None:
+    log = event_csv(tmp_path / "log.csv", strangers(3000, every_ms=0.4, history=4000))
+
+    ran = run("simulate", tmp_path / "out", "--trace", log, "--pool", plain, "--level", "reduced")
+
+    assert ran.code == 3
+    assert any("overload at every split" in reason for reason in ran.result["notTrustedBecause"])
+
+
+def test_a_split_that_cannot_carry_a_load_that_others_can_is_a_finding(tmp_path: Path, plain: Path) -> None:
+    # the state of 40 regulars fits beside a small EMB cache; beside a large one everything is computed anew
+    log = event_csv(tmp_path / "log.csv", regulars(4000, users=40, every_ms=0.7, history=3000))
+
+    ran = run("simulate", tmp_path / "out", "--trace", log, "--pool", plain, "--policy", "static:95", "--level", "reduced")
+
+    assert ran.result["run"]["utilisationPercent"] >= 100.0
+    assert ran.code == 0, ran.said
+    assert any("overload is a matter of the split" in doubt for doubt in ran.result["doubts"])
+
+
+def test_progress_is_shown_to_a_terminal_only(tmp_path: Path, plain: Path) -> None:
+    log = requests_file(tmp_path / "day.grlog")
+
+    ran = run("simulate", tmp_path / "out", "--trace", log, "--pool", plain, "--level", "reduced")
+
+    assert ran.outcome.stderr == ""
