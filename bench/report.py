@@ -30,7 +30,9 @@ class Result:
     baseline
         The baseline's median in the same run and unit; None where the figure is a count that has no baseline.
     goal
-        Upper bound (lower is better everywhere), None where there is no goal.
+        Upper bound, or lower bound where `at_least`; None where there is no goal.
+    at_least
+        Whether higher is better.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Result:
     runs: int
     baseline: float | None = None
     goal: float | None = None
+    at_least: bool = False
 
     @property
     def ratio(self) -> float | None:
@@ -48,7 +51,9 @@ class Result:
 
     @property
     def met(self) -> bool | None:
-        return None if self.goal is None else self.value <= self.goal
+        if self.goal is None:
+            return None
+        return self.value >= self.goal if self.at_least else self.value <= self.goal
 
     def row(self) -> dict[str, object]:
         """The figure in the shape of `--json`."""
@@ -57,7 +62,13 @@ class Result:
 
 
 def summarise(
-    name: str, values: Sequence[float], *, unit: str, baseline: float | None = None, goal: float | None = None
+    name: str,
+    values: Sequence[float],
+    *,
+    unit: str,
+    baseline: float | None = None,
+    goal: float | None = None,
+    at_least: bool = False,
 ) -> Result:
     """Return the median and the extremes of repeated measurements as one figure."""
     return Result(
@@ -69,12 +80,15 @@ def summarise(
         runs=len(values),
         baseline=baseline,
         goal=goal,
+        at_least=at_least,
     )
 
 
-def single(name: str, value: float, unit: str, *, baseline: float | None = None, goal: float | None = None) -> Result:
+def single(
+    name: str, value: float, unit: str, *, baseline: float | None = None, goal: float | None = None, at_least: bool = False
+) -> Result:
     """A figure that was measured once."""
-    return summarise(name, [value], unit=unit, baseline=baseline, goal=goal)
+    return summarise(name, [value], unit=unit, baseline=baseline, goal=goal, at_least=at_least)
 
 
 def publish(name: str, results: Sequence[Result], *, seed: int, quick: bool, as_json: bool, notes: str = "") -> None:
@@ -118,10 +132,14 @@ def _table(name: str, results: Sequence[Result]) -> Table:
             str(result.runs),
             _number(result.baseline),
             _number(result.ratio),
-            _number(result.goal),
+            _bound(result),
             met,
         )
     return table
+
+
+def _bound(result: Result) -> str:
+    return ">= " * result.at_least + _number(result.goal) if result.goal is not None else "-"
 
 
 def _number(value: float | None) -> str:

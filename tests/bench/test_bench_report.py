@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from bench import report
-from bench.report import Result, publish, summarise
+from bench.report import Result, publish, single, summarise
 
 ROOT = Path(__file__).resolve().parents[2]
-FIELDS = {"name", "value", "unit", "min", "max", "runs", "baseline", "ratio", "goal", "met"}
+FIELDS = {"name", "value", "unit", "min", "max", "runs", "baseline", "ratio", "goal", "at_least", "met"}
 
 
 def test_a_figure_is_the_median_with_its_extremes_beside_the_baseline_of_the_same_run() -> None:
@@ -71,3 +71,9 @@ def test_the_decision_benchmark_runs_and_ends_in_one_json_array() -> None:
     assert baselines
     assert all(row["baseline"] is None for row in baselines)
     assert all(row["ratio"] > 0 for row in rows if row not in baselines)
+
+
+def test_a_goal_is_an_upper_bound_unless_higher_is_better() -> None:
+    assert [single("x", value, "ms", goal=2.0).met for value in (1.0, 2.0, 3.0)] == [True, True, False]
+    assert [single("x", value, "share", goal=2.0, at_least=True).met for value in (1.0, 2.0, 3.0)] == [False, True, True]
+    assert single("x", 1.0, "share", at_least=True).met is None
