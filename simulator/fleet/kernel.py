@@ -135,7 +135,7 @@ def reload_ms(
         rate = min(rate, physics[SSD_PER_MS])
     load = kv.pages_of(fleet, loaded) * fleet[PAGE_BYTES] / rate
     layers = fleet[LAYERS]
-    return physics[RELOAD_FIXED_MS] + load / layers + max(0.0, load - compute) * (layers - 1) / layers
+    return float(physics[RELOAD_FIXED_MS] + load / layers + max(0.0, load - compute) * (layers - 1) / layers)
 
 
 @lean
@@ -168,18 +168,18 @@ def serve_one(
     seed: np.uint64,
 ) -> None:
     """Serve the request at one place of the instance's order; `seed` is that of the instance."""
-    now, user = requests.arrival_ms[place], np.int64(requests.user[place])
-    history, candidates = np.int64(requests.history[place]), np.int64(requests.candidates[place])
-    law = np.int64(requests.law[place])
+    now, user = requests.arrival_ms[place], int(requests.user[place])
+    history, candidates = int(requests.history[place]), int(requests.candidates[place])
+    law = int(requests.law[place])
     serving = user_in_service(ints, place, requests, now)
     resize.advance(physics, fleet, ints, floats, users, rows, laws, serving, now)
     kv.settle_prefix(fleet, ints, users, user, now)
 
     record = users.record
-    below, available = np.int64(record[user, TIER]), 0
+    below, available = int(record[user, TIER]), 0
     held, pages = record[user, TOKENS], record[user, PAGES]
     if below >= kv.HOST:
-        available = min(np.int64(held), history)
+        available = min(int(held), history)
         kv.leave_lower_tier(fleet, ints, users, user)
     hit = kv.access(fleet, ints, users, user, history, serving)
     if floats[FILLED_AT] < 0.0 and ints[KV_EVICTED] > 0:
@@ -188,7 +188,7 @@ def serve_one(
     if available > 0:
         taken = share_taken(physics, fleet, ints, floats, rows, laws)
         per_token = fleet[ROWS_PER_TOKEN] * floats[RATIO]
-        again = gather_ms(physics, fleet[ROW_BYTES], np.int64(per_token * available), taken)
+        again = gather_ms(physics, fleet[ROW_BYTES], int(per_token * available), taken)
         shorter = compute_ms(physics, history, candidates, available)
         stall = reload_ms(physics, fleet, available, below == kv.SSD, taken, shorter)
         if stall + shorter <= compute_ms(physics, history, candidates, 0) + again:

@@ -12,6 +12,7 @@ and refill exact in the same terms. Where drift replaces each rank q times an ac
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,7 +84,7 @@ def law_tables(laws: Sequence[RowLaw], level: Level, *, head: bool) -> LawTables
     cut = [_cells_of(law, one_in=one_in, head_ranks=head_ranks) for law in laws]
     most = max(len(bins.low) for bins in cut)
     shape = (len(laws), most)
-    columns = {name: np.zeros(shape, dtype=kind) for name, kind in _COLUMNS.items()}
+    columns: dict[str, NDArray[Any]] = {name: np.zeros(shape, dtype=kind) for name, kind in _COLUMNS.items()}
     ints, floats = np.zeros((len(laws), state.LAW_INTS), dtype=np.int64), np.zeros((len(laws), state.LAW_FLOATS))
     window = _windows(laws)
     curves = {name: np.zeros((len(laws), _GRID)) for name in ("cells", "rows", "miss", "loss", "lost")}
@@ -106,7 +107,20 @@ def law_tables(laws: Sequence[RowLaw], level: Level, *, head: bool) -> LawTables
         for name, curve in _curves(law, bins, window, head_ranks=head_ranks, drifting=drifting, level=level).items():
             curves[name][number] = curve
     return LawTables(
-        laws=Laws(ints=ints, floats=floats, window=window, **columns, **curves),
+        laws=Laws(
+            ints=ints,
+            floats=floats,
+            cut=columns["cut"],
+            other=columns["other"],
+            low=columns["low"],
+            width=columns["width"],
+            window=window,
+            cells=curves["cells"],
+            rows=curves["rows"],
+            miss=curves["miss"],
+            loss=curves["loss"],
+            lost=curves["lost"],
+        ),
         one_in=one_in,
         head_ranks=head_ranks,
         cells=int(ints[:, state.CELLS].max()),

@@ -44,13 +44,13 @@ from simulator.fleet.window import cells_for, fit, free_rows, held_rows, look_at
 def emb_used_bytes(fleet: NDArray[np.int64], ints: NDArray[np.int64], floats: NDArray[np.float64], rows: Rows, laws: Laws) -> int:
     """Return the bytes of the rows that are held."""
     if fleet[MODE] == NO_ROWS:
-        return min(int(held_rows(floats, rows, laws) * fleet[ROW_BYTES]), ints[EMB_LIMIT])
+        return min(int(held_rows(floats, rows, laws) * fleet[ROW_BYTES]), int(ints[EMB_LIMIT]))
     head = 0.0
     if laws.rows[0, -1] > 0.0:
         look_at_head(ints, floats, 0, laws)
         head = floats[HEAD_ROWS]
     used = ints[ROWS_USED] * fleet[CELL_BYTES] + int(head * fleet[ROW_BYTES])
-    return used if ints[ROWS_USED] > ints[ROWS_CAPACITY] else min(used, ints[EMB_LIMIT])
+    return int(used if ints[ROWS_USED] > ints[ROWS_CAPACITY] else min(used, ints[EMB_LIMIT]))
 
 
 @lean
@@ -70,15 +70,15 @@ def set_emb_limit(
             ints[ROWS_CAPACITY] = limit // fleet[CELL_BYTES]
         ring.trim(ints, rows)
         ints[KNOWN_USED] = -1
-    ints[RESIZE_EVICTED] += max(np.int64(0), before - emb_used_bytes(fleet, ints, floats, rows, laws))
+    ints[RESIZE_EVICTED] += max(0, before - emb_used_bytes(fleet, ints, floats, rows, laws))
 
 
 @lean
 def refill_backlog(fleet: NDArray[np.int64], ints: NDArray[np.int64], floats: NDArray[np.float64], rows: Rows, laws: Laws) -> int:
     """Return the bytes that an ordered refill could load: free room, as far as rows evicted earlier can fill it."""
     if fleet[MODE] == NO_ROWS:
-        return free_rows(fleet, ints, floats, rows, laws) * fleet[ROW_BYTES]
-    return ring.backlog(ints) * fleet[CELL_BYTES]
+        return int(free_rows(fleet, ints, floats, rows, laws) * fleet[ROW_BYTES])
+    return int(ring.backlog(ints) * fleet[CELL_BYTES])
 
 
 @lean
@@ -89,8 +89,8 @@ def load_rows(
     if fleet[MODE] == NO_ROWS:
         loaded = min(budget_bytes, refill_backlog(fleet, ints, floats, rows, laws)) // fleet[ROW_BYTES]
         reload_rows(floats, ints, rows, laws, loaded)
-        return loaded * fleet[ROW_BYTES]
-    return ring.refill(ints, rows, budget_bytes // fleet[CELL_BYTES]) * fleet[CELL_BYTES]
+        return int(loaded * fleet[ROW_BYTES])
+    return int(ring.refill(ints, rows, budget_bytes // fleet[CELL_BYTES]) * fleet[CELL_BYTES])
 
 
 @lean

@@ -1,8 +1,8 @@
 """The EMB cache of one instance, compiled: exact LRU over numbered cells, as in `simulator.core.emb_cache`.
 
 A cell is one row, or one sampled row that stands for many. Each access writes its cell at the head of a log and stamps the cell
-with that place; older places of it are stale. Cells between tail and head are cached, those behind the tail are the ghost list, so
-that a shrink advances the tail and an ordered refill walks it back. A full log is rewritten without stale places. A test compares
+with that place; older places of it are stale. Cells between tail and head are cached, those behind the tail are the ghost list.
+So a shrink advances the tail and an ordered refill walks it back. A full log is rewritten without stale places. A test compares
 it with the model's own cache.
 """
 
@@ -59,7 +59,7 @@ def cell_of(
         if epoch > 0:
             rank = drifting + np.int64(mix(named ^ (np.uint64(epoch) * _PHASE)) % np.uint64(cells - drifting))
     rank += laws.ints[law, OFFSET]
-    return rank - cells if rank >= cells else rank
+    return int(rank - cells if rank >= cells else rank)
 
 
 @lean
@@ -116,7 +116,7 @@ def touch_one(ints: NDArray[np.int64], rows: Rows, cell: int) -> bool:
             ints[EMB_EVICTED] += ints[ROWS_USED] > 0
     if head + 1 == size:
         compact(ints, rows)
-    return missed
+    return bool(missed)
 
 
 @lean
@@ -189,7 +189,7 @@ def trim(ints: NDArray[np.int64], rows: Rows) -> int:
 @lean
 def backlog(ints: NDArray[np.int64]) -> int:
     """Return the cells that an ordered refill could load."""
-    return min(max(np.int64(0), ints[ROWS_CAPACITY] - ints[ROWS_USED]), ints[GHOSTS])
+    return int(min(max(0, ints[ROWS_CAPACITY] - ints[ROWS_USED]), ints[GHOSTS]))
 
 
 @lean

@@ -183,14 +183,20 @@ class _Run:
 
     def result(self, *, window_ms: float, measured_from_ms: float) -> FleetResult:
         """Put the outcome together."""
-        total = self.counted.sum(axis=0)
+        total, columns = self.counted.sum(axis=0), self.columns
         made = FleetResult(
             log=self.log,
             config=self.config,
             level=self.level,
             seed=self.seed,
             instance=self.placement.instance,
-            **self.columns,
+            latency_ms=columns["latency_ms"],
+            service_ms=columns["service_ms"],
+            kv_hit_tokens=columns["kv_hit_tokens"],
+            host_hit_tokens=columns["host_hit_tokens"],
+            ssd_hit_tokens=columns["ssd_hit_tokens"],
+            rows_asked=columns["rows_asked"],
+            rows_missed=columns["rows_missed"],
             windows=Windows(
                 window_ms=window_ms,
                 emb_limit_bytes=self.series[0],

@@ -78,12 +78,12 @@ def compute_ms(physics: NDArray[np.float64], history: int, candidates: int, cach
     new = float(history - cached)
     computed = new + candidates
     if computed == 0.0:
-        return physics[EMPTY_MS]
+        return float(physics[EMPTY_MS])
     pairs = new * (cached + new / 2) + float(candidates) * history
     attention = max(physics[PAIR_FLOPS] * pairs, physics[FLOOR_FLOPS] * history)
     flops = physics[TOKEN_FLOPS] * computed + physics[OUTPUT_FLOPS] + attention
     memory = physics[WEIGHTS_MS] + physics[TOKEN_MS] * history
-    return physics[STRETCH] * (physics[BASE_MS] + max(flops / physics[FLOPS_PER_SECOND] * 1e3, memory))
+    return float(physics[STRETCH] * (physics[BASE_MS] + max(flops / physics[FLOPS_PER_SECOND] * 1e3, memory)))
 
 
 @lean
@@ -91,4 +91,4 @@ def gather_ms(physics: NDArray[np.float64], row_bytes: int, missed: int, taken: 
     """Return milliseconds to fetch missed rows while other transfers take a share of the link."""
     if missed == 0:
         return 0.0
-    return physics[GATHER_FIXED_MS] + missed * row_bytes / (physics[GATHER_PER_SECOND] * (1.0 - taken)) * 1e3
+    return float(physics[GATHER_FIXED_MS] + missed * row_bytes / (physics[GATHER_PER_SECOND] * (1.0 - taken)) * 1e3)

@@ -51,8 +51,8 @@ RECORD = 8
 class Users(NamedTuple):
     """Users of one instance by their number there.
 
-    `record`, shape (users + one sentinel a tier, RECORD): neighbours in the list of a tier, tokens and pages of the state, the tier
-    it is in, and whether it is a prefix computed ahead; `ready_ms` is when such a prefix is finished.
+    `record`, shape (users + one sentinel a tier, RECORD): neighbours in the list of a tier, tokens and pages of the state, the
+    tier it is in, and whether it is a prefix computed ahead; `ready_ms` is when such a prefix is finished.
     """
 
     record: NDArray[np.int32]
@@ -97,7 +97,7 @@ class Laws(NamedTuple):
 
 
 class Requests(NamedTuple):
-    """Requests of one instance in order of arrival: what the log says, with the user's number on its instance, and the outcome."""
+    """Requests of one instance in order of arrival: what the log says, the user's number on its instance, and the outcome."""
 
     arrival_ms: NDArray[np.float64]
     user: NDArray[np.int32]

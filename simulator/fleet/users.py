@@ -43,8 +43,7 @@ COUNTERS = (KV_EVICTED, OFFLOAD_BYTES, RESIZE_EVICTED, WASTED)
 @lean
 def pages_of(fleet: NDArray[np.int64], tokens: int) -> int:
     """Return the pages that a history of this many tokens takes."""
-    pages: int = np.int64((np.uint32(tokens) + np.uint32(fleet[PAGE_TOKENS] - 1)) // np.uint32(fleet[PAGE_TOKENS]))
-    return pages
+    return int(np.int64((np.uint32(tokens) + np.uint32(fleet[PAGE_TOKENS] - 1)) // np.uint32(fleet[PAGE_TOKENS])))
 
 
 @lean
@@ -162,7 +161,7 @@ def access(fleet: NDArray[np.int64], ints: NDArray[np.int64], users: Users, user
     pages = pages_of(fleet, history)
     sentinel = sentinel_of(record, HBM)
     if record[user, TIER] == HBM:
-        hit: int = min(np.int64(record[user, TOKENS]), history)
+        hit = min(int(record[user, TOKENS]), history)
         _unlink(record, user)
         _append(record, user, sentinel)
         kept = record[user, PAGES] * fleet[PAGE_BYTES]

@@ -93,9 +93,9 @@ def warm_users(
     """Let users ask for their histories, the least recent first, without counting anything."""
     counted = ints.copy()
     for place in range(len(numbers)):
-        user = np.int64(numbers[place])
+        user = int(numbers[place])
         if users.record[user, TIER] >= kv.HOST:
             kv.leave_lower_tier(fleet, ints, users, user)
-        kv.access(fleet, ints, users, user, np.int64(tokens[place]), kv.NOBODY)
+        kv.access(fleet, ints, users, user, int(tokens[place]), kv.NOBODY)
     for place in kv.COUNTERS:
         ints[place] = counted[place]

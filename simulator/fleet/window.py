@@ -41,9 +41,9 @@ def at(grid: NDArray[np.float64], values: NDArray[np.float64], x: float) -> floa
     """Return a curve at x: linear between points, flat beyond the ends."""
     last = len(grid) - 1
     if x <= grid[0]:
-        return values[0]
+        return float(values[0])
     if x >= grid[last]:
-        return values[last]
+        return float(values[last])
     low, high = 0, last
     while high - low > 1:
         middle = (low + high) >> 1
@@ -52,7 +52,7 @@ def at(grid: NDArray[np.float64], values: NDArray[np.float64], x: float) -> floa
         else:
             high = middle
     share = (x - grid[low]) / (grid[high] - grid[low])
-    return values[low] + share * (values[high] - values[low])
+    return float(values[low] + share * (values[high] - values[low]))
 
 
 @lean
@@ -60,7 +60,7 @@ def inverse(grid: NDArray[np.float64], first: NDArray[np.float64], second: NDArr
     """Return where first + weight * second, which rises over the grid, reaches y; the last point when it never does."""
     last = len(grid) - 1
     if first[last] + weight * second[last] <= y:
-        return grid[last]
+        return float(grid[last])
     low, high = 0, last
     while high - low > 1:
         middle = (low + high) >> 1
@@ -70,7 +70,7 @@ def inverse(grid: NDArray[np.float64], first: NDArray[np.float64], second: NDArr
             high = middle
     below, above = first[low] + weight * second[low], first[high] + weight * second[high]
     share = (y - below) / (above - below) if above > below else 0.0
-    return grid[low] + max(0.0, share) * (grid[high] - grid[low])
+    return float(grid[low] + max(0.0, share) * (grid[high] - grid[low]))
 
 
 @lean
@@ -93,7 +93,7 @@ def note_rate(ints: NDArray[np.int64], floats: NDArray[np.float64], asked: int, 
 def replaced(floats: NDArray[np.float64], law: int, laws: Laws) -> float:
     """Return how often each drifting rank is replaced, per access."""
     rate = floats[ROW_RATE]
-    return laws.floats[law, DRIFT_PER_MS] / rate if rate > 0.0 else 0.0
+    return float(laws.floats[law, DRIFT_PER_MS] / rate) if rate > 0.0 else 0.0
 
 
 @lean
@@ -180,10 +180,14 @@ def free_rows(fleet: NDArray[np.int64], ints: NDArray[np.int64], floats: NDArray
 @lean
 def reload_rows(floats: NDArray[np.float64], ints: NDArray[np.int64], rows: Rows, laws: Laws, loaded: int) -> None:
     """Lengthen the windows by rows that were loaded."""
-    slope = _rows_per_stretch(rows, laws)
-    if slope > 0.0:
-        _stretch(rows, min(2.0, 1.0 + loaded / slope))
-        ints[KNOWN_LAW] = _NONE
+    goal = held_rows(floats, rows, laws) + loaded
+    ints[KNOWN_LAW] = _NONE
+    for _ in range(100):
+        # The curve bends down, so steps along its slope come from below.
+        missing, slope = goal - held_rows(floats, rows, laws), _rows_per_stretch(rows, laws)
+        if missing < 0.5 or slope <= 0.0:
+            return
+        _stretch(rows, min(2.0, 1.0 + missing / slope))
 
 
 @lean
@@ -206,7 +210,7 @@ def miss_ratio(
         limit = float(ints[EMB_LIMIT] // fleet[ROW_BYTES])
         floats[FULL_WINDOW] = inverse(laws.window, laws.rows[law], laws.lost[law], replaced(floats, law, laws), limit)
         floats[RATIO] = _ratio_at(floats, laws, law, window)
-    ratio = floats[RATIO]
+    ratio = float(floats[RATIO])
     if len(rows.window) == 1:
         longer = min(window + asked, floats[FULL_WINDOW])
         if longer != window:

@@ -1,0 +1,148 @@
+"""The split policy of an agent in virtual time: the same estimators, costs and decision, fed with what the fleet observes.
+
+One estimator of users, one of rows and one memory of costs an instance, as `dataplane.agent` has them; `policies.allocation` does
+the rest. Strategy, bounds, pace and dead band come with the intent, so Static, HillClimb and MissRatioCurve are one class.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from policies.allocation.costs import CostMemory, WorkDelta, costs_of, link_prior, update_costs
+from policies.allocation.estimator import ReuseTimeEstimator
+from policies.allocation.strategy import decide
+from policies.allocation.types import AllocationIntent, AllocationState, Decision, EstimatorView, Observation, SplitInForce
+from policies.measurement import Fresh, Missing
+from simulator.fleet.policies import FleetObservation
+
+MEMORY_MS = 60_000.0
+TABLE_ENTRIES = 1 << 16
+PRIOR_ROWS_PER_TOKEN = 1.0
+START_ID = "simulated"
+
+
+class AgentSplit:
+    """Decides for each instance as the agent beside it would.
+
+    Parameters
+    ----------
+    intent : AllocationIntent
+        Strategy, bounds and pace; its interval is the policy's.
+    memory_ms : float
+        Time constant with which the estimators forget old accesses.
+
+    Attributes
+    ----------
+    reasons : Counter
+        How often each reason was given.
+    last : dict of int to Decision
+        The last decision for each instance.
+    """
+
+    def __init__(self, intent: AllocationIntent, *, memory_ms: float = MEMORY_MS) -> None:
+        self.intent = intent
+        self.reasons: Counter[str] = Counter()
+        self.last: dict[int, Decision] = {}
+        self._memory_ms = memory_ms
+        self._minds: dict[int, _Mind] = {}
+
+    @property
+    def interval_ms(self) -> float:
+        return self.intent.step.interval_ms
+
+    def decide(self, now_ms: float, observations: Sequence[FleetObservation]) -> list[int | None]:
+        """Return the target of each instance, None where nothing may be applied."""
+        wanted: list[int | None] = []
+        for seen in observations:
+            mind = self._minds.get(seen.instance)
+            if mind is None:
+                mind = self._minds[seen.instance] = _Mind(seen, memory_ms=self._memory_ms)
+            decision = mind.decide(seen, self.intent, now_ms)
+            self.reasons[decision.reason.value] += 1
+            self.last[seen.instance] = decision
+            wanted.append(decision.target_emb_bytes if decision.may_apply else None)
+        return wanted
+
+
+class _Mind:
+    """What one agent knows and remembers."""
+
+    def __init__(self, seen: FleetObservation, *, memory_ms: float) -> None:
+        self._memory_ms = memory_ms
+        self._users, self._rows = (
+            ReuseTimeEstimator(sample_rate=1.0 / one_in, decay_ms=memory_ms, table_entries=TABLE_ENTRIES)
+            for one_in in (1, seen.rows_one_in)
+        )
+        self._costs = CostMemory()
+        self._state = AllocationState()
+
+    def decide(self, seen: FleetObservation, intent: AllocationIntent, now_ms: float) -> Decision:
+        self._learn(seen, now_ms)
+        emb = seen.emb_curve or self._rows.view(now_ms=now_ms)
+        kv = self._users.view(now_ms=now_ms)
+        prior = link_prior(
+            emb_row_bytes=seen.emb_row_bytes,
+            kv_bytes_per_token=seen.kv_bytes_per_token,
+            link_bytes_per_second=seen.link_bytes_per_second,
+            emb_rows_per_kv_miss_token=PRIOR_ROWS_PER_TOKEN,
+        )
+        costs = costs_of(self._costs, kv_size_cv2=kv.size_cv2 if kv is not None else 0.0, prior=prior)
+        view = EstimatorView(emb=emb, kv=kv, costs=costs)
+        decision, self._state = decide(observation_of(seen), view, intent, self._state, now_ms)
+        return decision
+
+    def _learn(self, seen: FleetObservation, now_ms: float) -> None:
+        self._users.ingest(
+            seen.user_keys,
+            seen.user_times_ms,
+            seen.user_bytes,
+            asked_bytes=float(seen.kv_tokens_asked * seen.kv_bytes_per_token),
+            now_ms=now_ms,
+        )
+        if seen.emb_curve is None:
+            self._rows.ingest(
+                seen.row_keys,
+                seen.row_times_ms,
+                float(seen.emb_row_bytes),
+                asked_bytes=float(seen.emb_rows_asked * seen.emb_row_bytes),
+                now_ms=now_ms,
+            )
+        work = WorkDelta(
+            interval_ms=seen.interval_ms,
+            requests=seen.requests,
+            kv_tokens_asked=seen.kv_tokens_asked,
+            kv_tokens_missed=seen.kv_tokens_asked - seen.kv_tokens_hit,
+            emb_rows_asked=seen.emb_rows_asked,
+            emb_rows_missed=seen.emb_rows_missed,
+            service_ms=seen.service_ms,
+            service_squared_ms2=seen.service_squared_ms2,
+            emb_miss_ms=seen.emb_miss_ms,
+            kv_miss_ms=max(seen.kv_miss_ms, 0.0),
+        )
+        self._costs = update_costs(self._costs, work, decay_ms=self._memory_ms / 2.0)
+
+
+def observation_of(seen: FleetObservation) -> Observation:
+    """Return the policy's observation of one interval of one instance."""
+    return Observation(
+        interval_ms=seen.interval_ms,
+        usable_bytes=seen.pool_bytes,
+        granule_bytes=seen.granule_bytes,
+        split=SplitInForce(
+            start_id=START_ID,
+            revision=0,
+            emb_bytes=seen.emb_bytes,
+            kv_bytes=seen.kv_bytes,
+            emb_used_bytes=seen.emb_used_bytes,
+            kv_used_bytes=seen.kv_used_bytes,
+            overage_bytes=max(0, seen.emb_used_bytes - seen.emb_bytes) + max(0, seen.kv_used_bytes - seen.kv_bytes),
+            refill_backlog_bytes=seen.refill_backlog_bytes,
+        ),
+        requests=Fresh(float(seen.requests)),
+        kv_tokens_asked=Fresh(float(seen.kv_tokens_asked)),
+        kv_tokens_hit=Fresh(float(seen.kv_tokens_hit)),
+        emb_rows_asked=Fresh(float(seen.emb_rows_asked)),
+        emb_rows_hit=Fresh(float(seen.emb_rows_asked - seen.emb_rows_missed)),
+        demand_bytes=Fresh(float(seen.demand_bytes)),
+        p99_ms=Missing() if seen.p99_ms is None else Fresh(seen.p99_ms),
+        utilisation=Fresh(seen.utilisation),
+    )
