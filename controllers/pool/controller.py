@@ -87,5 +87,6 @@ class PoolLoop:
                 resident_bytes=partial(resident_bytes, statuses=self._statuses, now_s=now_s),
                 refusal=self._memory.refusal(key, now_s=now_s),
                 applied=self._memory.applied(key),
+                quiet_seconds=partial(self._memory.quiet_seconds, key, now_s=now_s),
             ),
         )

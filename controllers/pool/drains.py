@@ -8,18 +8,22 @@ target is absolute (wanted + victims that are still waited for), so that a repea
 In the middle of a rolling update the Deployment has several ReplicaSets and chooses itself which of them loses a pod. A victim of
 another one is left over: the Deployment has its size, and nobody will delete it. It is called back, because a victim's gate stays
 closed, and a new pod behind a closed gate holds the update up for ever.
+
+And a Deployment whose size changes between two steps of an update may take it for a scaling event for ever (a fault of its
+controller: the ReplicaSet has the new size already and keeps the note of the old one). Nothing but another size ends that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Any
 
 from controllers.pool.observe import InstanceSeen
 from controllers.pool.pods import Pod
+from controllers.pool.rollout import Rollout
 from controllers.runtime.clock import CLOCKS_DIFFER_SECONDS
 from controllers.runtime.conditions import conditions_of, find_condition, timestamp
 from crds.instance import DrainReason
@@ -29,8 +33,6 @@ _COST_ORIGIN = 3_900_000_000
 _LOWEST_COST = -(1 << 31)
 _OUR_COSTS_BELOW = -1_000_000_000
 """Deletion costs of ours are the second of the choice minus an origin: within 32 bits, and below what people use."""
-_LEFT_OVER_SECONDS = 5.0
-"""A drained victim that a Deployment of the right size still has after this time is not the one that its ReplicaSet took."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +69,8 @@ class Scene:
         Bytes of cached state by uid of the instance, where known.
     unserving
         Names of pods that no caller has been sent to yet.
-    rolling
-        Whether the Deployment has taken its size in and is in the middle of a rolling update.
+    rollout
+        How the rolling update of the Deployment stands.
     """
 
     pods: Sequence[Pod]
@@ -79,7 +81,7 @@ class Scene:
     deadline_seconds: int
     resident: Mapping[str, int]
     unserving: frozenset[str]
-    rolling: bool = False
+    rollout: Rollout = field(default_factory=Rollout)
 
 
 def plan_leaving(scene: Scene, now: datetime) -> Leaving:
@@ -96,19 +98,22 @@ def plan_leaving(scene: Scene, now: datetime) -> Leaving:
         if (pod.name in wanted_costs or _our_cost(pod)) and pod.deletion_cost != wanted_costs.get(pod.name)
     }
     waiting = _waiting(scene, leaving, drains, now)
+    replicas, again = _target(scene, len(waiting), now)
     looks = [_deadline(drains[pod.name]) for pod in waiting]
-    looks += [over for pod in leaving if (over := _left_over_since(pod, scene, now)) is not None]
+    looks += [moment for moment in (again, _left_over_at(scene, now) if leaving else None) if moment is not None]
     return Leaving(
         drains=drains,
         costs={} if scene.scale is None else costs,
-        replicas=_target(scene, len(waiting)),
+        replicas=replicas,
         next_look=min(looks, default=None),
     )
 
 
 def _chosen(scene: Scene, live: Sequence[Pod], marked: Sequence[Pod], scale: int, now: datetime) -> list[Pod]:
     """The victims: those marked before, less the ones that are needed again, or plus as many as are still too many."""
-    marked = [pod for pod in marked if (over := _left_over_since(pod, scene, now)) is None or now < over]
+    left_over_at = _left_over_at(scene, now)
+    if left_over_at is not None and now >= left_over_at:
+        return []
     names = {pod.name for pod in marked}
     staying = [pod for pod in live if pod.name not in names]
     needed_again = min(len(marked), max(0, scene.wanted - len(staying)))
@@ -117,17 +122,30 @@ def _chosen(scene: Scene, live: Sequence[Pod], marked: Sequence[Pod], scale: int
         leave = set(order[: len(order) - needed_again])
         return [pod for pod in marked if pod.name in leave]
     too_many = min(scale - scene.wanted - len(marked), len(staying) - scene.wanted)
+    if scale > scene.wanted == 0:
+        too_many = len(staying)  # a Deployment of size 0 keeps no surge
     if too_many <= 0:
         return list(marked)
     more = {each.name for each in choose_victims([_candidate(pod, scene, now) for pod in staying], too_many)}
     return [pod for pod in live if pod.name in names or pod.name in more]
 
 
-def _target(scene: Scene, waiting: int) -> int | None:
+def _target(scene: Scene, waiting: int, now: datetime) -> tuple[int | None, datetime | None]:
+    """(size of the Deployment, None to leave it; when to judge again)"""
     if scene.scale is None:
-        return None
-    target = scene.wanted if scene.wanted >= scene.scale else min(scene.scale, scene.wanted + waiting)
-    return None if target == scene.scale else target
+        return None, None
+    if scene.scale == scene.wanted:
+        stuck_at = scene.rollout.stuck_at(now)
+        if stuck_at is None or now < stuck_at:
+            return None, stuck_at
+        return scene.wanted + 1, None  # taken back as soon as it was taken in
+    target = scene.wanted if scene.wanted > scene.scale else min(scene.scale, scene.wanted + waiting)
+    if target == scene.scale:
+        return None, None
+    settled_at = scene.rollout.settled_at(now)
+    if target < scene.scale and not scene.rollout.taken_in and now < settled_at:
+        return None, settled_at
+    return target, None
 
 
 def _waiting(scene: Scene, leaving: Sequence[Pod], drains: Mapping[str, Mapping[str, Any]], now: datetime) -> list[Pod]:
@@ -136,30 +154,29 @@ def _waiting(scene: Scene, leaving: Sequence[Pod], drains: Mapping[str, Mapping[
     gone = 0
     for _, group in groupby(ordered, key=lambda pod: str(drains[pod.name]["startedAt"])):
         together = list(group)
-        if any(_drained_since(pod, scene, drains[pod.name], now) is None for pod in together):
+        if not all(_is_drained(pod, scene, drains[pod.name], now) for pod in together):
             break
         gone += len(together)
     return ordered[gone:]
 
 
-def _drained_since(pod: Pod, scene: Scene, drain: Mapping[str, Any], now: datetime) -> datetime | None:
-    """When nothing was left to wait for; None while something is."""
+def _is_drained(pod: Pod, scene: Scene, drain: Mapping[str, Any], now: datetime) -> bool:
+    """Whether nothing is left to wait for."""
     instance = scene.instances.get(pod.name)
     if instance is None or pod.name in scene.unserving:
-        return _started(drain)
+        return True
     said = find_condition(conditions_of(instance.stored), "Drained")
     # An older word belongs to an earlier drain that was called off.
     if said is not None and said["status"] == "True" and str(said["lastTransitionTime"]) >= timestamp(_started(drain)):
-        return datetime.fromisoformat(str(said["lastTransitionTime"]))
-    return _deadline(drain) if now >= _deadline(drain) else None
+        return True
+    return now >= _deadline(drain)
 
 
-def _left_over_since(pod: Pod, scene: Scene, now: datetime) -> datetime | None:
-    """When a victim that a rolling update may have passed over is taken for left over; None while it is not one."""
-    if not scene.rolling or scene.scale is None or scene.scale > scene.wanted:
+def _left_over_at(scene: Scene, now: datetime) -> datetime | None:
+    """When the victims of a Deployment that is no larger than wanted, in a rolling update, are ones that it passed over."""
+    if not scene.rollout.under_way or scene.scale is None or scene.scale > scene.wanted:
         return None
-    since = _drained_since(pod, scene, _scale_down(pod, scene, now), now)
-    return None if since is None else since + timedelta(seconds=_LEFT_OVER_SECONDS)
+    return scene.rollout.settled_at(now)
 
 
 def _candidate(pod: Pod, scene: Scene, now: datetime) -> Candidate:
@@ -175,26 +192,32 @@ def _candidate(pod: Pod, scene: Scene, now: datetime) -> Candidate:
 
 def _marked(pod: Pod, scene: Scene) -> bool:
     """Whether it was chosen before; a pod without an address has no instance, and there the cost alone says so."""
-    instance = scene.instances.get(pod.name)
-    return _our_cost(pod) if instance is None else _drain_of(instance) is not None
+    return _written(pod, scene) is not None
 
 
-def _scale_down(pod: Pod, scene: Scene, now: datetime) -> dict[str, Any]:
+def _scale_down(pod: Pod, scene: Scene, now: datetime) -> Mapping[str, Any]:
     return _stands(pod, scene, now) or _drain(DrainReason.SCALE_DOWN, scene, now)
 
 
-def _terminating(pod: Pod, scene: Scene, now: datetime) -> dict[str, Any]:
+def _terminating(pod: Pod, scene: Scene, now: datetime) -> Mapping[str, Any]:
     return _stands(pod, scene, now) or _drain(DrainReason.TERMINATING, scene, now)
 
 
-def _stands(pod: Pod, scene: Scene, now: datetime) -> dict[str, Any] | None:
+def _stands(pod: Pod, scene: Scene, now: datetime) -> Mapping[str, Any] | None:
     """The drain that goes on. One that begins in the future is that of a leader whose clock was wrong, and begins anew: it would
     take that much longer, and no word of the agent would count for it."""
+    drain = _written(pod, scene)
+    return None if drain is None or (_started(drain) - now).total_seconds() > CLOCKS_DIFFER_SECONDS else drain
+
+
+def _written(pod: Pod, scene: Scene) -> Mapping[str, Any] | None:
+    """The drain that was begun; without an instance there is the cost alone, which says when."""
     instance = scene.instances.get(pod.name)
-    drain = None if instance is None else _drain_of(instance)
-    if drain is None or (_started(drain) - now).total_seconds() > CLOCKS_DIFFER_SECONDS:
+    if instance is not None:
+        return _drain_of(instance)
+    if not _our_cost(pod):
         return None
-    return dict(drain)
+    return _drain(DrainReason.SCALE_DOWN, scene, datetime.fromtimestamp(int(pod.deletion_cost or 0) + _COST_ORIGIN, UTC))
 
 
 def _drain(reason: DrainReason, scene: Scene, now: datetime) -> dict[str, Any]:
@@ -220,6 +243,6 @@ def _cost(drain: Mapping[str, Any]) -> str:
 
 def _our_cost(pod: Pod) -> bool:
     try:
-        return int(pod.deletion_cost or 0) < _OUR_COSTS_BELOW
+        return _LOWEST_COST <= int(pod.deletion_cost or 0) < _OUR_COSTS_BELOW
     except ValueError:
         return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from controllers.holder import PREDECESSOR_SECONDS, Holder, holder_of, owner_in_words
@@ -16,6 +16,7 @@ from controllers.pool.actions import Action, ApplyDeployment, ApplyInstance, Del
 from controllers.pool.drains import Leaving, Scene, plan_leaving
 from controllers.pool.observe import InstanceSeen, Observation
 from controllers.pool.pod_world import PodWorld, digest_of, outcome_of, warm_uids
+from controllers.pool.rollout import rollout_of
 from controllers.pool.workload import TemplateInvalid, deployment_body
 from controllers.runtime.resources import POOL_LABEL, Object
 from controllers.runtime.ssa import already_applied
@@ -51,7 +52,7 @@ def decide_pods(seen: Observation, world: PodWorld, workload: Workload, now: dat
     """Choose for what was seen."""
     instances = instances_by_pod(seen, world)
     managed, paused = seen.pool.spec.instances.managed is not None, seen.pool.spec.paused
-    leaving = plan_leaving(_scene(seen, world, instances), now)
+    leaving = plan_leaving(_scene(seen, world, instances, now), now)
     actions: list[Action] = []
     if not paused:
         actions += _gates(world, instances)
@@ -111,7 +112,7 @@ def _taken(deployment: Object) -> str:
     return f"Deployment {deployment['metadata']['name']} exists and belongs to {whose}; delete it, or rename the pool"
 
 
-def _scene(seen: Observation, world: PodWorld, instances: Mapping[str, InstanceSeen]) -> Scene:
+def _scene(seen: Observation, world: PodWorld, instances: Mapping[str, InstanceSeen], now: datetime) -> Scene:
     pool, scale = seen.pool, None
     may_scale = pool.spec.instances.managed is not None and not pool.spec.paused
     if may_scale and world.deployment is not None and holder_of(world.deployment, seen.stored) is Holder.POOL:
@@ -129,17 +130,8 @@ def _scene(seen: Observation, world: PodWorld, instances: Mapping[str, InstanceS
             for pod in world.pods
             if pod.gate_closed and pod.name in instances and instances[pod.name].uid not in world.weights
         ),
-        rolling=_is_rolling(world.deployment),
+        rollout=rollout_of(world.deployment, quiet_since=now - timedelta(seconds=world.quiet_seconds)),
     )
-
-
-def _is_rolling(deployment: Object | None) -> bool:
-    """Whether the Deployment controller has taken the newest spec in and still has pods of an older template."""
-    if deployment is None:
-        return False
-    status, generation = deployment.get("status") or {}, int(deployment["metadata"].get("generation", 0))
-    taken_in = int(status.get("observedGeneration", -1)) >= generation
-    return taken_in and int(status.get("updatedReplicas", 0)) < int(status.get("replicas", 0))
 
 
 def _instances(seen: Observation, world: PodWorld, instances: Mapping[str, InstanceSeen], leaving: Leaving) -> Iterator[Action]:

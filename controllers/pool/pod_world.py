@@ -72,6 +72,8 @@ class PodWorld:
         The routing policy in force; None when the named one cannot be used.
     resident
         Bytes of cached state by uid of the GRInstance, where they were measured a short while ago.
+    quiet_seconds
+        For how long this process has seen the Deployment as it is.
     """
 
     pods: tuple[Pod, ...] = ()
@@ -84,6 +86,7 @@ class PodWorld:
     agent: AgentImage = field(default_factory=AgentImage)
     refusal: Refusal | None = None
     applied: Applied | None = None
+    quiet_seconds: float = 0.0
 
 
 def look_at_pods(
@@ -96,6 +99,7 @@ def look_at_pods(
     resident_bytes: Callable[[str], int | None],
     refusal: Refusal | None,
     applied: Applied | None,
+    quiet_seconds: Callable[[Object | None], float] = lambda _: 0.0,
 ) -> PodWorld | None:
     """Read the world of a pool of pods; None for an external pool."""
     if pool.spec.instances.external is not None:
@@ -103,17 +107,19 @@ def look_at_pods(
     store = ctx.store
     pods, elsewhere, shared = _claims(store, key, pool)
     measured = {uid: resident_bytes(uid) for uid in instance_uids}
+    deployment = _get(store, DEPLOYMENTS, key) if pool.spec.instances.managed is not None else None
     return PodWorld(
         pods=pods,
         elsewhere=elsewhere,
         shared=shared,
-        deployment=_get(store, DEPLOYMENTS, key) if pool.spec.instances.managed is not None else None,
+        deployment=deployment,
         weights=_weights(_get(store, ROUTING_TABLES, key), store.get(POOLS, key)),
         policy=_policy(ctx, pool, parsed),
         resident={uid: value for uid, value in measured.items() if value is not None},
         agent=AgentImage(reference=ctx.settings.agent_image, pull_policy=ctx.settings.agent_pull_policy),
         refusal=refusal,
         applied=applied,
+        quiet_seconds=quiet_seconds(deployment),
     )
 
 

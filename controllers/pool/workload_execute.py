@@ -14,6 +14,7 @@ from typing import Any
 from controllers.holder import Holder, holder_of
 from controllers.pool.actions import ApplyDeployment, MarkPod, OpenGate, ScaleDeployment
 from controllers.pool.pod_world import Applied, Refusal, digest_of, outcome_of
+from controllers.pool.rollout import state_of
 from controllers.runtime.conditions import find_condition, timestamp
 from controllers.runtime.errors import Forbidden, KindMissing, ReconcileError, Terminal
 from controllers.runtime.kube import ABSENT
@@ -60,10 +61,11 @@ class _Remembered:
     refusal: tuple[Refusal, float] | None = None
     applied: Applied | None = None
     budget: tuple[str, float] | None = None
+    state: tuple[tuple[Any, ...], float] | None = None
 
 
 class WorkloadMemory:
-    """What the API server answered, by pool. Forgetting it costs a request for each pool, and nothing else."""
+    """What the API server answered, by pool. Forgetting it costs a request for each pool, or a moment, and nothing else."""
 
     def __init__(self) -> None:
         self._pools: dict[Key, _Remembered] = {}
@@ -108,6 +110,15 @@ class WorkloadMemory:
     def note_budget(self, key: Key, digest: str, *, now_s: float) -> None:
         """This budget is in place."""
         self._of(key).budget = (digest, now_s)
+
+    def quiet_seconds(self, key: Key, deployment: Object | None, *, now_s: float) -> float:
+        """For how long each look at the Deployment has found the same spec and the same counts."""
+        if deployment is None:
+            return 0.0
+        remembered, state = self._of(key), state_of(deployment)
+        if remembered.state is None or remembered.state[0] != state:
+            remembered.state = (state, now_s)
+        return now_s - remembered.state[1]
 
     def _of(self, key: Key) -> _Remembered:
         return self._pools.setdefault(key, _Remembered())

@@ -128,4 +128,6 @@ def deployment(
         metadata["ownerReferences"] = [
             {"apiVersion": "grfleet.dev/v1alpha1", "kind": "GRServingPool", "name": "pool", "uid": owner, "controller": True}
         ]
-    return dict(project_deployment({"metadata": metadata, "spec": {"replicas": replicas}, "status": status}))
+    return dict(
+        project_deployment({"metadata": metadata, "spec": {"replicas": replicas}, "status": {"observedGeneration": 1, **status}})
+    )

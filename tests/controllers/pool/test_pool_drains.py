@@ -16,6 +16,7 @@ from controllers.parsed import ParsedObjects
 from controllers.pool.drains import Leaving, Scene, plan_leaving
 from controllers.pool.observe import read_instance
 from controllers.pool.pods import Pod
+from controllers.pool.rollout import Rollout
 
 POOL = managed_pool()
 DEADLINE = 60
@@ -26,15 +27,16 @@ def leaving(
 ) -> Leaving:
     drains: dict[str, Any] = more.pop("drains", {})
     drained: set[str] = more.pop("drained", set())
+    heard = more.pop("heard", now)
     instances = {}
     for each in pods:
         if each.source() is not None:
-            said = [condition_item("Drained", "True", "NothingInFlight", since=now)] if each.name in drained else []
+            said = [condition_item("Drained", "True", "NothingInFlight", since=heard)] if each.name in drained else []
             stored = pod_instance(each.name, POOL, drain=drains.get(each.name), conditions=said)
             instances[each.name] = read_instance(stored, ParsedObjects())
     scene = Scene(
         pods=pods,
-        rolling=bool(more.pop("rolling", False)),
+        rollout=more.pop("rollout", Rollout()),
         instances=instances,
         wanted=wanted,
         wanted_version="1",
@@ -143,27 +145,66 @@ def test_after_the_deployment_has_shrunk_the_victim_is_not_called_back_while_the
     assert plan.replicas is None
 
 
+def rolling(quiet_seconds: float, *, begun: bool = True) -> Rollout:
+    return Rollout(under_way=True, begun=begun, quiet_since=at(-quiet_seconds))
+
+
 def test_a_victim_that_a_rolling_update_passed_over_is_called_back() -> None:
     """The Deployment took an old pod; the victim is a new one, whose gate would stay closed and hold the update up."""
     pods = [pod("old"), pod("new"), pod("victim", cost="-2100000000", ready=False, warm=False)]
-    scene: dict[str, Any] = {"wanted": 2, "scale": 2, "unserving": ["victim"], "rolling": True}
-    young = leaving(pods, drains={"victim": scale_down(-2)}, **scene)
+    scene: dict[str, Any] = {"wanted": 2, "scale": 2, "unserving": ["victim"], "drains": {"victim": scale_down(-60)}}
+    young = leaving(pods, rollout=rolling(2), **scene)
     assert (set(young.drains), young.next_look) == ({"victim"}, at(3))
-    plan = leaving(pods, drains={"victim": scale_down(-5)}, **scene)
+    plan = leaving(pods, rollout=rolling(5), **scene)
     assert (plan.drains, plan.costs, plan.next_look) == ({}, {"victim": None}, None)
-    assert set(leaving(pods, drains={"victim": scale_down(-5)}, **{**scene, "rolling": False}).drains) == {"victim"}
-    assert set(leaving(pods, drains={"victim": scale_down(-5)}, **{**scene, "scale": 3}).drains) == {"victim"}
+    assert set(leaving(pods, rollout=Rollout(quiet_since=at(-60)), **scene).drains) == {"victim"}
+    assert set(leaving(pods, rollout=rolling(60), **{**scene, "scale": 3}).drains) == {"victim"}
 
 
-def test_one_whose_requests_end_in_a_rolling_update_is_called_back_only_after_its_drain() -> None:
+@pytest.mark.parametrize("heard", [-3600, 3600])
+def test_it_is_the_deployment_whose_rest_is_waited_for_whoever_was_away_and_whichever_clock_was_wrong(heard: int) -> None:
+    """The drain ended while nobody led, an hour ago or by a clock an hour ahead; the ReplicaSet is told only now."""
     pods = [pod("old"), pod("new"), pod("victim", cost="-2100000000")]
-    scene: dict[str, Any] = {"wanted": 2, "scale": 2, "rolling": True, "drains": {"victim": scale_down(-30)}}
-    busy = leaving(pods, **scene)
-    assert (set(busy.drains), busy.next_look) == ({"victim"}, at(DEADLINE - 30))
-    ended = leaving(pods, drained={"victim"}, **scene)
-    assert (set(ended.drains), ended.next_look) == ({"victim"}, at(5))
-    late = leaving(pods, now=at(DEADLINE - 30 + 5), **scene)
-    assert late.drains == {}
+    scene: dict[str, Any] = {"wanted": 2, "drains": {"victim": scale_down(-4000)}, "drained": {"victim"}, "heard": at(heard)}
+    assert leaving(pods, scale=3, rollout=rolling(0), **scene).replicas == 2
+    told = leaving(pods, scale=2, rollout=rolling(0), **scene)
+    assert (set(told.drains), told.next_look) == ({"victim"}, at(5))
+    assert leaving(pods, scale=2, rollout=rolling(5), **scene).drains == {}
+
+
+def test_a_pool_that_grows_back_in_a_rolling_update_has_its_victim_back_before_its_drain_is_over() -> None:
+    pods = [pod("old"), pod("new"), pod("surge"), pod("victim", cost="-2100000000")]
+    plan = leaving(pods, wanted=3, scale=3, rollout=rolling(5), drains={"victim": scale_down(-10)})
+    assert (plan.drains, plan.costs, plan.replicas) == ({}, {"victim": None}, None)
+
+
+def test_a_pool_that_is_to_be_empty_marks_the_surge_of_a_rolling_update_too() -> None:
+    """A Deployment of no pods has no surge either: the one more would go from under its requests."""
+    pods = [pod(name) for name in "abcd"]
+    assert set(leaving(pods, wanted=0, scale=3, rollout=rolling(0)).drains) == set("abcd")
+    assert len(leaving(pods, wanted=1, scale=3, rollout=rolling(0)).drains) == 2
+    assert leaving(pods, wanted=0, scale=0, rollout=rolling(0)).drains == {}
+
+
+def test_a_pod_that_was_marked_before_it_had_an_address_keeps_the_time_of_its_mark() -> None:
+    """Without an instance the cost alone remembers; another one at each look would be a write at each look."""
+    pods = [pod("a"), pod("young", address=None, ready=False, warm=False)]
+    cost = leaving(pods, wanted=1, scale=2).costs["young"]
+    marked = [pod("a"), pod("young", address=None, ready=False, warm=False, cost=cost)]
+    later = leaving(marked, wanted=1, scale=1, now=at(40))
+    assert (later.drains, later.costs) == ({"young": scale_down()}, {})
+
+
+def test_an_update_that_never_begins_is_pushed_by_another_size_which_is_taken_back_once_it_was_taken_in() -> None:
+    pods = [pod("a"), pod("b")]
+    waits = leaving(pods, wanted=2, scale=2, rollout=rolling(10, begun=False))
+    assert (waits.replicas, waits.next_look) == (None, at(20))
+    assert leaving(pods, wanted=2, scale=2, rollout=rolling(30, begun=False)).replicas == 3
+    assert leaving(pods, wanted=2, scale=2, rollout=rolling(3000)).replicas is None
+    pushed = leaving(pods, wanted=2, scale=3, rollout=Rollout(taken_in=False, quiet_since=at(-1)))
+    assert (pushed.replicas, pushed.drains, pushed.next_look) == (None, {}, at(4))
+    assert leaving(pods, wanted=2, scale=3, rollout=rolling(0, begun=False)).replicas == 2
+    assert leaving(pods, wanted=2, scale=3, rollout=Rollout(taken_in=False, quiet_since=at(-5))).replicas == 2
 
 
 def test_a_pod_that_somebody_deletes_drains_and_keeps_the_reason_it_had() -> None:
