@@ -56,9 +56,10 @@ class Result:
         return self.value >= self.goal if self.at_least else self.value <= self.goal
 
     def row(self) -> dict[str, object]:
-        """The figure in the shape of `--json`."""
+        """The figure in the shape of `--json`, which says by `met` which way its goal is meant."""
         ratio = None if self.ratio is None else round(self.ratio, 4)
-        return {**asdict(self), "ratio": ratio, "met": self.met}
+        fields = {name: value for name, value in asdict(self).items() if name != "at_least"}
+        return {**fields, "ratio": ratio, "met": self.met}
 
 
 def summarise(
@@ -144,3 +145,7 @@ def _bound(result: Result) -> str:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
+
+
+def _goal(result: Result) -> str:
+    return "-" if result.goal is None else f"{'>=' if result.at_least else '<='} {_number(result.goal)}"

@@ -5,6 +5,7 @@ Routing depends on nothing but the user's slot, so each instance is simulated by
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,8 +54,8 @@ class Placement:
         Number of each user on its instance.
     users_of : tuple of int
         Users of each instance.
-    order : tuple of int64 arrays
-        Requests of each instance, in order of arrival.
+    first : int64, shape (instances + 1,)
+        Where the requests of each instance begin when all stand one behind the other, and where the last ones end.
     warm : tuple of (int32 array, int32 array)
         Users that each instance holds before its first request, by their number there, and their tokens.
     """
@@ -62,7 +63,7 @@ class Placement:
     instance: NDArray[np.uint16]
     local_user: NDArray[np.int32]
     users_of: tuple[int, ...]
-    order: tuple[NDArray[np.int64], ...]
+    first: NDArray[np.int64]
     warm: tuple[tuple[NDArray[np.int32], NDArray[np.int32]], ...]
 
 
@@ -110,7 +111,7 @@ def placed(log: RequestLog, owners: Sequence[int], *, instances: int, warm: Warm
         instance=instance,
         local_user=local,
         users_of=tuple(int(count) for count in users_of),
-        order=_by_instance(instance, instances),
+        first=np.concatenate(([0], np.cumsum(np.bincount(instance, minlength=instances)))),
         warm=tuple((local[held.user[places]], held.tokens[places]) for places in holders),
     )
 
@@ -121,10 +122,9 @@ def _by_instance(instance: NDArray[np.uint16], instances: int) -> tuple[NDArray[
     return tuple(np.split(np.argsort(instance, kind="stable"), bounds))
 
 
-def requests_of(log: RequestLog, placement: Placement, number: int) -> Requests:
-    """Return the requests of one instance, and empty columns for the outcome."""
-    order = placement.order[number]
-    count = len(order)
+def requests_of(log: RequestLog, placement: Placement) -> Requests:
+    """Return all requests, those of each instance behind those of the one before, and empty columns for the outcome."""
+    count = len(log)
     requests = Requests(
         arrival_ms=np.empty(count),
         user=np.empty(count, dtype=np.int32),
@@ -139,8 +139,8 @@ def requests_of(log: RequestLog, placement: Placement, number: int) -> Requests:
         rows_asked=np.empty(count, dtype=np.int32),
         rows_missed=np.empty(count, dtype=np.int32),
     )
-    columns = (log.history_tokens, log.candidates, log.law)
-    gather(order, log.arrival_ms, log.user, placement.local_user, *columns, requests)
+    columns = (log.arrival_ms, log.user, log.history_tokens, log.candidates, log.law)
+    gather(placement.first[:-1].copy(), placement.instance, placement.local_user, *columns, requests)
     return requests
 
 
@@ -162,14 +162,16 @@ def instance_of(
     number: int,
     *,
     config: FleetConfig,
-    log: RequestLog,
+    requests: Requests,
     placement: Placement,
     tables: LawTables,
     fleet: NDArray[np.int64],
     seed: int,
 ) -> Instance:
     """Return one instance before its first request: rows in the steady state of its first law, users as given."""
-    requests, own_seed = requests_of(log, placement, number), np.uint64(_seed_of(seed, number))
+    mine, own_seed = slice(placement.first[number], placement.first[number + 1]), np.uint64(_seed_of(seed, number))
+    columns: list[Any] = [column[mine] for column in requests]
+    requests = Requests(*columns)
     ints, floats = np.zeros(state.INTS, dtype=np.int64), np.zeros(state.FLOATS)
     first = int(requests.law[0]) if len(requests.law) else 0
     users, rows = _empty_users(placement.users_of[number]), _empty_rows(config, tables, fleet)

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.fleet import state
-from simulator.fleet.build import Instance, Placement, WarmUsers, constants_of, instance_of, placed
-from simulator.fleet.columns import scatter
+from simulator.fleet.build import Instance, Placement, WarmUsers, constants_of, instance_of, placed, requests_of
+from simulator.fleet.columns import scatter, scatter_lower
 from simulator.fleet.config import FleetConfig, Level
 from simulator.fleet.doubts import doubts_of
 from simulator.fleet.kernel import serve, user_in_service
@@ -24,6 +24,7 @@ from simulator.fleet.policies import FixedSplit, SplitPolicy
 from simulator.fleet.resize import advance, emb_used_bytes, settle
 from simulator.fleet.result import FleetResult, Move, Windows
 from simulator.fleet.service import fleet_floats
+from simulator.fleet.state import Requests
 from simulator.replay import even_slots
 from simulator.request_log import RequestLog
 
@@ -91,7 +92,7 @@ def simulate(
         level=level,
         seed=seed,
         placement=placement,
-        columns=_columns(len(log)),
+        requests=requests_of(log, placement),
         tables=tables,
         physics=fleet_floats(config),
         fleet=constants_of(config, log, tables, level, watched=watched),
@@ -137,7 +138,7 @@ class _Run:
     level: Level
     seed: int
     placement: Placement
-    columns: dict[str, NDArray[Any]]
+    requests: Requests
     tables: LawTables
     physics: NDArray[np.float64]
     fleet: NDArray[np.int64]
@@ -183,13 +184,18 @@ class _Run:
 
     def result(self, *, window_ms: float, measured_from_ms: float) -> FleetResult:
         """Put the outcome together."""
-        total, columns = self.counted.sum(axis=0), self.columns
+        total, columns = self.counted.sum(axis=0), _columns(len(self.log))
+        main = [columns[name] for name in ("latency_ms", "service_ms", "kv_hit_tokens", "rows_asked", "rows_missed")]
+        first, instance = self.placement.first[:-1], self.placement.instance
+        scatter(first.copy(), instance, self.requests, *main)
+        if self.config.host_bytes:
+            scatter_lower(first.copy(), instance, self.requests, columns["host_hit_tokens"], columns["ssd_hit_tokens"])
         made = FleetResult(
             log=self.log,
             config=self.config,
             level=self.level,
             seed=self.seed,
-            instance=self.placement.instance,
+            instance=instance,
             latency_ms=columns["latency_ms"],
             service_ms=columns["service_ms"],
             kv_hit_tokens=columns["kv_hit_tokens"],
@@ -227,7 +233,7 @@ class _Run:
         return instance_of(
             number,
             config=self.config,
-            log=self.log,
+            requests=self.requests,
             placement=self.placement,
             tables=self.tables,
             fleet=self.fleet,
@@ -284,12 +290,5 @@ class _Run:
         self.series[:, step, instance.number] = ints[state.EMB_LIMIT], used, ints[state.KV_USED]
 
     def _end(self, instance: Instance) -> None:
-        order = self.placement.order[instance.number]
-        columns = self.columns
-        main = [columns[name] for name in ("latency_ms", "service_ms", "kv_hit_tokens", "rows_asked", "rows_missed")]
-        scatter(order, instance.requests, *main)
-        if self.config.host_bytes:
-            columns["host_hit_tokens"][order] = instance.requests.host_hit
-            columns["ssd_hit_tokens"][order] = instance.requests.ssd_hit
         self.counted[instance.number] = instance.ints
         self.filled_at_ms[instance.number] = instance.floats[state.FILLED_AT]

@@ -28,6 +28,13 @@ def test_a_goal_is_an_upper_bound_and_none_is_neither_met_nor_missed(value: floa
     assert summarise("x", [value], unit="", goal=goal).met is met
 
 
+@pytest.mark.parametrize(("value", "met"), [(2.0, True), (1.9, False), (3.0, True)])
+def test_a_goal_may_be_a_lower_bound_and_the_json_has_the_same_fields(value: float, met: bool) -> None:
+    figure = summarise("x", [value], unit="1/s", goal=2.0, at_least=True)
+    assert figure.met is met
+    assert set(figure.row()) == FIELDS
+
+
 def test_without_a_baseline_there_is_no_ratio() -> None:
     assert summarise("x", [1.0], unit="").ratio is None
     assert summarise("x", [1.0], unit="", baseline=0.0).ratio is None
