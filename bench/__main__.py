@@ -5,8 +5,9 @@ import argparse
 import bench.decision
 import bench.kwok
 import bench.operator
+import bench.tiers
 
-BENCHMARKS = {"decision": bench.decision.run, "operator": bench.operator.run, "kwok": bench.kwok.run}
+BENCHMARKS = {"decision": bench.decision.run, "operator": bench.operator.run, "kwok": bench.kwok.run, "tiers": bench.tiers.run}
 BY_HAND = {"kwok-large": bench.kwok.run_large}
 
 

@@ -55,7 +55,12 @@ class StoreReplayed:
 
 
 def replay_on_store(
-    store: TieredStore, visits: Visits, *, window: int | None = None, lead_ms: float | None = None
+    store: TieredStore,
+    visits: Visits,
+    *,
+    window: int | None = None,
+    lead_ms: float | None = None,
+    emb_every_ms: float | None = None,
 ) -> StoreReplayed:
     """Replay all visits.
 
@@ -67,6 +72,8 @@ def replay_on_store(
         Each visit is announced when it is so many requests away: a queue of that length.
     lead_ms : float, optional
         Each visit is announced so long before it comes: an early signal of the cascade.
+    emb_every_ms : float, optional
+        A new version of the embeddings is published so often.
 
     Raises
     ------
@@ -80,6 +87,8 @@ def replay_on_store(
     wait_ms = np.zeros(len(visits))
     users, lengths, times = visits.user.tolist(), (visits.state_bytes // size).tolist(), visits.time_ms.tolist()
     for at_ms, kind, index in _steps(times, window, lead_ms):
+        if emb_every_ms is not None:
+            store.publish(emb=int(at_ms // emb_every_ms))
         if kind:
             served = store.serve(users[index], lengths[index], now_ms=at_ms)
             tokens[index] = (served.hbm_tokens, served.dram_tokens, served.ssd_tokens, served.computed_tokens)

@@ -5,19 +5,11 @@ from functools import cache
 import pytest
 from tier_traces import conversation
 
+from bench.tiers_known import EVICTION
 from simulator.tiers.bounds import bounds
 from simulator.tiers.replaying import Replayed, replay
 
-# Measured independently before this code was written (docs/tiers.md): share of final bytes -> hit ratio by policy and window.
-KNOWN = {
-    0.005: {"fifo": 0.007, "lru": 0.007, 10: 0.012, 50: 0.039, 100: 0.092, 200: 0.244, 1000: 0.409, None: 0.409},
-    0.01: {"fifo": 0.025, "lru": 0.027, 10: 0.035, 50: 0.073, 100: 0.142, 200: 0.302, 1000: 0.577, None: 0.577},
-    0.02: {"fifo": 0.096, "lru": 0.103, 10: 0.120, 50: 0.184, 100: 0.273, 200: 0.407, 1000: 0.763, None: 0.778},
-    0.05: {"fifo": 0.426, "lru": 0.469, 10: 0.478, 50: 0.512, 100: 0.553, 200: 0.615, 1000: 0.845, None: 0.989},
-    0.068: {"fifo": 0.542, "lru": 0.599, 10: 0.606, 50: 0.625, 100: 0.652, 200: 0.694, 1000: 0.876, None: 1.0},
-    0.1: {"fifo": 0.678, "lru": 0.734, 10: 0.738, 50: 0.750, 100: 0.768, 200: 0.793, 1000: 0.918, None: 1.0},
-    0.2: {"fifo": 0.885, "lru": 0.936, 10: 0.937, 50: 0.941, 100: 0.946, 200: 0.956, 1000: 0.973, None: 1.0},
-}
+SHARES = tuple(EVICTION)
 
 
 @cache
@@ -30,13 +22,13 @@ def hit_ratio(share: float, policy: str | int | None) -> float:
     return replayed(share, *((policy, 0) if isinstance(policy, str) else ("look-ahead", policy))).hit_ratio
 
 
-@pytest.mark.parametrize("share", KNOWN)
+@pytest.mark.parametrize("share", SHARES)
 def test_every_figure_of_the_known_table_comes_out_again(share: float) -> None:
-    for policy, known in KNOWN[share].items():
+    for policy, known in EVICTION[share].items():
         assert hit_ratio(share, policy) == pytest.approx(known, abs=0.01), policy
 
 
-@pytest.mark.parametrize("share", KNOWN)
+@pytest.mark.parametrize("share", SHARES)
 def test_policies_order_by_what_they_know_and_none_beats_the_bound(share: float) -> None:
     visits = conversation()
     bound = bounds(visits, limit_bytes=round(share * visits.final_bytes), steps=300)
@@ -47,7 +39,7 @@ def test_policies_order_by_what_they_know_and_none_beats_the_bound(share: float)
     assert max(*ratios, *own, bound.feasible) <= bound.relaxed <= bound.fractional
 
 
-@pytest.mark.parametrize("share", KNOWN)
+@pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("part", [(0.0, 0.6), (0.6, 1.0)], ids=["seen", "held out"])
 def test_knowing_sizes_beats_not_knowing_them_with_the_same_queue(share: float, part: tuple[float, float]) -> None:
     for window in (0, 200, 1000):

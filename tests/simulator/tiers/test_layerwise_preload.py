@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.tiers_known import LOADING
 from simulator.physics.accelerator import load_accelerator
 from simulator.physics.link import HostLink, Purpose
 from simulator.physics.model_shape import HSTU_PUBLISHED
@@ -17,14 +18,6 @@ from simulator.tiers.preload import Preloaded, PreloadPlan, preload, projection_
 RATE = 1_000_000_000
 LAYERS = 8
 COMPUTE_MS = 80.0
-# Bytes per second that make loads of the known run: measured on a CPU with a throttled copy (docs/tiers.md).
-KNOWN = {
-    0.25: {"layer-wise": 0.902, "buffer": 0.902, "early": 0.998},
-    1.0: {"layer-wise": 0.882, "buffer": 0.882, "early": 1.0},
-    2.0: {"layer-wise": 0.465, "buffer": 0.938, "early": 1.0},
-    4.0: {"layer-wise": 0.224, "buffer": 0.975, "early": 1.0},
-}
-KNOWN_BULK = {0.25: 1.24, 1.0: 2.02, 2.0: 2.99, 4.0: 5.00}
 
 
 def idle_link(fixed_ms: float = 0.0) -> HostLink:
@@ -62,12 +55,12 @@ def plan(name: str, rho: float) -> PreloadPlan:
     }[name]
 
 
-@pytest.mark.parametrize("rho", KNOWN)
+@pytest.mark.parametrize("rho", LOADING)
 def test_hidden_shares_are_those_of_the_known_run(rho: float) -> None:
-    for name, known in KNOWN[rho].items():
-        assert load_at(rho, plan(name, rho)).hidden_share == pytest.approx(known, abs=0.03), name
+    for name in ("layer-wise", "buffer", "early"):
+        assert load_at(rho, plan(name, rho)).hidden_share == pytest.approx(LOADING[rho][name], abs=0.03), name
     bulk = load_at(rho, PreloadPlan(layerwise=False))
-    assert (bulk.finished_ms - 10_000.0) / COMPUTE_MS == pytest.approx(KNOWN_BULK[rho], abs=0.03)
+    assert (bulk.finished_ms - 10_000.0) / COMPUTE_MS == pytest.approx(LOADING[rho]["bulk"], abs=0.03)
 
 
 @pytest.mark.parametrize("rho", [0.1, 0.25, 0.5, 0.9, 1.0, 1.5, 2.0, 4.0, 8.0])
