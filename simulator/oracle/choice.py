@@ -73,20 +73,21 @@ class NoiseFloor:
 def choose(
     p99_ms: NDArray[np.float64],
     count: NDArray[np.int64],
-    first_counted: int,
+    counted: NDArray[np.bool_],
     penalty_of: Callable[[int], NDArray[np.float64]],
 ) -> Choice:
-    """Choose splits from P99 by window and split; the windows before `first_counted` take the first counted one's split.
+    """Choose splits from P99 by window and split; windows that do not count keep the split of the one before, or the first's.
 
     Parameters
     ----------
     p99_ms : float64, shape (windows, splits)
         NaN in windows without requests.
     count : int64, shape (windows,)
+    counted : bool, shape (windows,)
     penalty_of : callable
         Window -> what a move at its beginning adds to its P99, shape (from, to).
     """
-    windows = np.flatnonzero((count > 0) & (np.arange(len(count)) >= first_counted))
+    windows = np.flatnonzero((count > 0) & counted)
     empty = np.full(len(count), -1, dtype=np.int64)
     if not len(windows):
         return Choice(best=empty, planned=empty, static=0, static_ms=np.nan, best_ms=np.nan, planned_ms=np.nan)
@@ -107,15 +108,16 @@ def choose(
     )
 
 
-def noise_floor(halves_ms: NDArray[np.float64], count: NDArray[np.int64], first_counted: int) -> NoiseFloor:
+def noise_floor(halves_ms: NDArray[np.float64], count: NDArray[np.int64], counted: NDArray[np.bool_]) -> NoiseFloor:
     """Compare choices made on the halves of each window.
 
     Parameters
     ----------
     halves_ms : float64, shape (2, windows, splits)
     count : int64, shape (windows,)
+    counted : bool, shape (windows,)
     """
-    usable = (count > 0) & (np.arange(len(count)) >= first_counted) & np.isfinite(halves_ms).all(axis=(0, 2))
+    usable = (count > 0) & counted & np.isfinite(halves_ms).all(axis=(0, 2))
     if not usable.any():
         return NoiseFloor(regret_percent=np.nan, optimism_percent=np.nan, confirmed_gain_percent=np.nan)
     weight = count[usable] / count[usable].sum()
@@ -152,7 +154,5 @@ def warm_up_windows(count: NDArray[np.int64], first_visits: NDArray[np.int64]) -
 
 
 def _spread(chosen: NDArray[np.int64], windows: NDArray[np.int64], count: NDArray[np.int64]) -> NDArray[np.int64]:
-    out = np.full(len(count), -1, dtype=np.int64)
-    out[: windows[0]] = chosen[0]
-    out[windows] = chosen
-    return np.where(count > 0, out, -1)
+    before = np.searchsorted(windows, np.arange(len(count)), side="right") - 1
+    return np.where(count > 0, chosen[np.maximum(before, 0)], -1)

@@ -1,6 +1,7 @@
 """Reasons not to trust a result, each a sentence that says what to change; a result that carries none has passed all of them."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.oracle.choice import Choice, NoiseFloor
 from simulator.oracle.gather import Gathered
@@ -11,17 +12,17 @@ LEAST_REQUESTS = 1_000
 LEAST_WINDOW_MS = 30_000.0
 
 
-def doubts_of(grid: Grid, gathered: Gathered, *, warm_up: int, settled: int, fleet: Choice, noise: NoiseFloor) -> tuple[str, ...]:
+def doubts_of(
+    grid: Grid, gathered: Gathered, *, warm_up: int, counted: NDArray[np.bool_], fleet: Choice, noise: NoiseFloor
+) -> tuple[str, ...]:
     """Return what speaks against a result.
 
     Parameters
     ----------
     warm_up : int
-        Leading windows in which users are mostly met for the first time.
-    settled : int
-        The first window that counts.
+        Leading windows in which more users than usual are met for the first time.
+    counted : bool, shape (windows,)
     """
-    counted = np.arange(grid.windows) >= settled
     count = gathered.count
     asked = count > 0
     overloaded = (gathered.sums[:, :, BUSY] >= grid.window_ms).all(axis=2) & asked
@@ -42,9 +43,9 @@ def doubts_of(grid: Grid, gathered: Gathered, *, warm_up: int, settled: int, fle
             f"too few requests by instance: {few.sum()} of {(asked & counted).sum()} instance windows have fewer than"
             f" {LEAST_REQUESTS}; the choices of the fleet as a whole are not affected"
         )
-    if warm_up > settled:
+    if counted[:warm_up].any():
         found.append(
-            f"warm-up: users are mostly met for the first time in {warm_up} of {grid.windows} windows, so that none is left out"
+            f"warm-up: {warm_up} of {grid.windows} windows meet more new users than the last ones, so that none is left out"
         )
     if gathered.oversized_splits:
         found.append(

@@ -41,7 +41,7 @@ def gather(
     grid: Grid,
     *,
     instances: int,
-    first_counted: int,
+    counted: NDArray[np.bool_],
     lowest_bin: int,
     progress: Progress | None,
 ) -> Gathered:
@@ -68,7 +68,7 @@ def gather(
         for window in range(width):
             counts = (int(by_half[window, 0]), int(by_half[window, 1]))
             fleet[:, first + window] = lindley.quantiles(pooled[window], bottom, counts, edges, P99)
-            if first + window >= first_counted:
+            if counted[first + window]:
                 whole[:, :, bottom : bottom + pooled.shape[-1]] += pooled[window]
                 whole_counts += by_half[window]
         if progress is not None:

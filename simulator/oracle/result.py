@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from simulator.oracle.choice import Choice, NoiseFloor
 
 ARRAYS = (
+    "counted",
     "count",
     "p99_ms",
     "mean_ms",
@@ -44,8 +45,8 @@ class OracleResult:
         Of all requests together, every instance at the same split.
     whole_p99_ms : float64, shape (splits,)
         P99 over all counted windows of the fleet at each split.
-    first_counted : int
-        Windows before this one are warm-up and enter neither choices nor gains.
+    counted : bool, shape (windows,)
+        Windows that enter choices and gains: not warm-up, and not cut short by the log's ends, as far as others are left.
     fleet : Choice
         For all instances moving as one.
     instances : tuple of Choice
@@ -75,7 +76,7 @@ class OracleResult:
     fleet_mean_ms: NDArray[np.float64]
     fleet_slo_percent: NDArray[np.float64]
     whole_p99_ms: NDArray[np.float64]
-    first_counted: int
+    counted: NDArray[np.bool_]
     fleet: Choice
     instances: tuple[Choice, ...]
     noise: NoiseFloor
@@ -104,7 +105,7 @@ class OracleResult:
             "seed": self.seed,
             "windowMs": self.window_ms,
             "windows": int(self.count.shape[1]),
-            "warmUpWindows": self.first_counted,
+            "countedWindows": int(self.counted.sum()),
             "instances": int(self.count.shape[0]),
             "requests": int(self.count.sum()),
             "splits": [self.splits[0], self.splits[-1], len(self.splits)],
@@ -140,9 +141,7 @@ class OracleResult:
             [choice.best.tolist(), choice.planned.tolist(), choice.static, choice.static_ms, choice.best_ms, choice.planned_ms]
             for choice in (self.fleet, *self.instances)
         ]
-        scalars = {
-            name: getattr(self, name) for name in ("log_digest", "seed", "start_ms", "window_ms", "slo_ms", "first_counted")
-        }
+        scalars = {name: getattr(self, name) for name in ("log_digest", "seed", "start_ms", "window_ms", "slo_ms")}
         noise = [list(vars(floor).values()) for floor in (self.noise, self.instance_noise)]
         return {**scalars, "splits": self.splits, "choices": choices, "noise": noise, "doubts": self.doubts}
 

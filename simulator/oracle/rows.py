@@ -86,20 +86,20 @@ def miss_ratios(
     edge_ms: NDArray[np.float64],
     asked: NDArray[np.float64],
     capacity_rows: NDArray[np.float64],
-    first_law: int = 0,
+    before: NDArray[np.float64],
 ) -> NDArray[np.float64]:
     """Return the chance that a look-up misses, by step of time, law and capacity.
 
     Parameters
     ----------
     edge_ms : float64, shape (steps + 1,)
-        Edges of the steps of time.
+        Edges of the steps of time. Drift begins at time 0.
     asked : float64, shape (steps, laws)
         Rows looked up in each step under each law.
     capacity_rows : float64, shape (capacities,)
         Rising.
-    first_law : int
-        Before the first step all requests are taken to have come under this law, at the pace of the first step that has any.
+    before : float64, shape (laws,)
+        Share of each law in what was looked up before the first step, at the pace of the first step that has any.
 
     Returns
     -------
@@ -111,23 +111,15 @@ def miss_ratios(
     if not len(used):
         return out
     drawn = np.concatenate((np.zeros((1, laws)), np.cumsum(asked, axis=0)))
-    first = np.zeros(laws)
-    first[first_law] = 1.0
     pace_ms = (edge_ms[used[0] + 1] - edge_ms[used[0]]) / asked[used[0]].sum()
-    still = np.count_nonzero(asked.sum(axis=0)) == 1
-    moments = [steps] if still else list(range(steps))
-    if still:
-        pace_ms = (edge_ms[-1] - edge_ms[0]) / drawn[-1].sum()
-    for step in moments:
-        # In the middle of the step, `now` rows have been drawn; a log of one law is looked at once, from its end.
-        now = drawn[step] if still else (drawn[step] + drawn[step + 1]) / 2
-        now_ms = edge_ms[step] if still else (edge_ms[step] + edge_ms[step + 1]) / 2
-        clock = _Clock(drawn=drawn, edge_ms=edge_ms, first=first, pace_ms=pace_ms, now=now, now_ms=now_ms, still=still)
-        ratios = _at(pieces, clock, capacity_rows)
-        if still:
-            out[:] = ratios
-        else:
-            out[step] = ratios
+    same = laws == 1 and not pieces.takeover_per_ms.any()
+    for step in [0] if same else range(steps):
+        # In the middle of the step.
+        now, now_ms = (drawn[step] + drawn[step + 1]) / 2, (edge_ms[step] + edge_ms[step + 1]) / 2
+        clock = _Clock(drawn=drawn, edge_ms=edge_ms, before=before, pace_ms=pace_ms, now=now, now_ms=now_ms)
+        out[step] = _at(pieces, clock, capacity_rows)
+    if same:
+        out[:] = out[0]
     return out
 
 
@@ -137,23 +129,20 @@ class _Clock:
 
     drawn: NDArray[np.float64]
     edge_ms: NDArray[np.float64]
-    first: NDArray[np.float64]
+    before: NDArray[np.float64]
     pace_ms: float
     now: NDArray[np.float64]
     now_ms: float
-    still: bool
 
     def back(self, accesses: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return draws by law, shape (grid, laws), and milliseconds, shape (grid,)."""
-        if self.still:
-            return accesses[:, None] * self.first, accesses * self.pace_ms
         position = self.now.sum() - accesses
         inside = np.maximum(position, 0.0)
         early = np.minimum(position, 0.0)
         total = self.drawn.sum(axis=1)
         draws = np.stack([self.now[law] - np.interp(inside, total, self.drawn[:, law]) for law in range(len(self.now))], axis=1)
         age = self.now_ms - np.interp(inside, total, self.edge_ms)
-        return draws - early[:, None] * self.first, age - early * self.pace_ms
+        return draws - early[:, None] * self.before, age - early * self.pace_ms
 
 
 def _at(pieces: Pieces, clock: _Clock, capacity_rows: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -174,7 +163,17 @@ def _at(pieces: Pieces, clock: _Clock, capacity_rows: NDArray[np.float64]) -> ND
 
 def _look(pieces: Pieces, clock: _Clock, accesses: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     draws, age_ms = clock.back(accesses)
-    return _survey(pieces.rows, pieces.probability, pieces.takeover_per_ms, draws, age_ms)
+    since_ms = np.minimum(age_ms, clock.now_ms)
+    return _survey(pieces.rows, pieces.probability, pieces.takeover_per_ms, draws, since_ms, clock.now_ms)
+
+
+@compiled
+def _draws(probability: NDArray[np.float64], draws: NDArray[np.float64]) -> float:
+    """Return how often one row of a piece was drawn on average, under all laws."""
+    total = 0.0
+    for law in range(len(probability)):
+        total += probability[law] * draws[law]
+    return total
 
 
 @compiled
@@ -183,29 +182,55 @@ def _survey(
     probability: NDArray[np.float64],
     takeover_per_ms: NDArray[np.float64],
     draws: NDArray[np.float64],
-    age_ms: NDArray[np.float64],
+    since_ms: NDArray[np.float64],
+    now_ms: float,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return rows held, and miss ratio by law, of a cache that reaches back by `draws` and `age_ms` (first axis: the grid).
+    """Return rows held, and miss ratio by law, of a cache that reaches back by `draws` and `since_ms` (first axis: the grid).
 
-    With x draws expected since, y takeovers of the rank and z = x + y, the row now there was drawn since with chance
-    x/z (1 - e^-z); rows that were drawn and lost their rank since still take y x/z (1 - (1 - e^-z) / z) of the room.
+    With x draws expected since, y takeovers of the rank and z = x + y, the row now at a rank was drawn there since with chance
+    x/z (1 - e^-z). If it came since and was not, with chance y/z (1 - e^-z), it is held as often as any row of the tail, from
+    which it came. Rows that were drawn and lost their rank since still take y x/z (1 - (1 - e^-z) / z) of the room. Rows of the
+    tail that have, or had lately, a rank of the head are found for that when a draw of the tail takes them.
     """
     laws = probability.shape[1]
-    held = np.zeros(len(age_ms))
-    missed = np.zeros((len(age_ms), laws))
-    for place in range(len(age_ms)):
+    held = np.zeros(len(since_ms))
+    missed = np.zeros((len(since_ms), laws))
+    for place in range(len(since_ms)):
+        tail_rows = tail_held = 0.0
+        tail_mass = np.zeros(laws)
         for piece in range(len(rows)):
-            x = 0.0
+            if takeover_per_ms[piece] == 0.0:
+                found = -np.expm1(-_draws(probability[piece], draws[place]))
+                tail_rows += rows[piece]
+                tail_held += rows[piece] * found
+                for law in range(laws):
+                    tail_mass[law] += rows[piece] * probability[piece, law]
+                    missed[place, law] += rows[piece] * probability[piece, law] * (1.0 - found)
+        held[place] = tail_held
+        in_tail = tail_held / tail_rows if tail_rows > 0.0 else 0.0
+        raised = raised_found = 0.0
+        head_missed = np.zeros(laws)
+        for piece in range(len(rows)):
+            if takeover_per_ms[piece] > 0.0:
+                x = _draws(probability[piece], draws[place])
+                y = takeover_per_ms[piece] * since_ms[place]
+                z = x + y
+                found, left = x, 0.0
+                if z > 1e-9:
+                    once = -np.expm1(-z)
+                    found = (x + y * in_tail) / z * once
+                    left = y * x / z * (1.0 - once / z)
+                came = min(1.0, takeover_per_ms[piece] * now_ms)
+                # What came from the tail is not counted there any more.
+                held[place] += rows[piece] * (found + left * (1.0 - in_tail) - came * in_tail)
+                raised += rows[piece] * came * (1.0 + left)
+                raised_found += rows[piece] * came * (found + left)
+                for law in range(laws):
+                    head_missed[law] += rows[piece] * probability[piece, law] * (1.0 - found)
+        if raised > 0.0:
+            share = min(1.0, raised / tail_rows)
             for law in range(laws):
-                x += probability[piece, law] * draws[place, law]
-            y = takeover_per_ms[piece] * age_ms[place]
-            z = x + y
-            if z < 1e-6:
-                found, left = x * (1.0 - z / 2), 0.0
-            else:
-                once = -np.expm1(-z)
-                found, left = x / z * once, y * x / z * (1.0 - once / z)
-            held[place] += rows[piece] * (found + left)
-            for law in range(laws):
-                missed[place, law] += rows[piece] * probability[piece, law] * (1.0 - found)
+                missed[place, law] *= 1.0 - share
+                missed[place, law] += tail_mass[law] * share * (1.0 - raised_found / raised)
+        missed[place] += head_missed
     return held, missed

@@ -5,6 +5,7 @@ at all splits at once: KV hits from stack distances, EMB misses from the laws of
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,7 @@ from simulator.request_log import RequestLog
 SPLITS = tuple(range(5, 96))
 MAX_WINDOWS = 100_000
 LEAST_OF_SLO = 1024
+LEAST_COVERED = 0.9
 
 
 def best_splits(
@@ -170,13 +172,13 @@ def _computed(
     seed: int,
     progress: Progress | None,
 ) -> OracleResult:
-    first_counted = _warm_up(log, grid)
-    settled = first_counted if first_counted <= grid.windows // 2 else 0
+    warm_up = _warm_up(log, grid)
+    counted = _counted(log, grid, warm_up)
     gathered = gather(
         chunks(groups),
         grid,
         instances=config.instances,
-        first_counted=settled,
+        counted=counted,
         lowest_bin=groups[0].lowest_bin,
         progress=progress,
     )
@@ -186,12 +188,12 @@ def _computed(
     fleet = choose(
         gathered.fleet_p99_ms[HALVES],
         total,
-        settled,
+        counted,
         lambda window: moves.penalty_ms(gathered.fleet_p99_ms[HALVES, window], sums[:, window].mean(axis=0)),
     )
-    instances = tuple(_instance_choice(gathered, moves, settled, instance) for instance in range(config.instances))
-    floors = [noise_floor(gathered.p99_ms[:HALVES, instance], count[instance], settled) for instance in range(config.instances)]
-    noise = noise_floor(gathered.fleet_p99_ms[:HALVES], total, settled)
+    instances = tuple(_instance_choice(gathered, moves, counted, instance) for instance in range(config.instances))
+    floors = [noise_floor(gathered.p99_ms[:HALVES, instance], count[instance], counted) for instance in range(config.instances)]
+    noise = noise_floor(gathered.fleet_p99_ms[:HALVES], total, counted)
     return OracleResult(
         log_digest=log.digest,
         seed=seed,
@@ -199,7 +201,7 @@ def _computed(
         window_ms=grid.window_ms,
         slo_ms=config.slo_ms,
         splits=splits,
-        first_counted=settled,
+        counted=counted,
         count=count,
         p99_ms=gathered.p99_ms[HALVES],
         mean_ms=_ratio(sums[:, :, LATENCY], count[..., None]),
@@ -215,13 +217,24 @@ def _computed(
         instances=instances,
         noise=noise,
         instance_noise=_mean_floor(floors),
-        doubts=doubts_of(grid, gathered, warm_up=first_counted, settled=settled, fleet=fleet, noise=noise),
+        doubts=doubts_of(grid, gathered, warm_up=warm_up, counted=counted, fleet=fleet, noise=noise),
     )
 
 
-def _instance_choice(gathered: Gathered, moves: Moves, settled: int, instance: int) -> Choice:
+def _instance_choice(gathered: Gathered, moves: Moves, counted: NDArray[np.bool_], instance: int) -> Choice:
     p99, sums = gathered.p99_ms[HALVES, instance], gathered.sums[instance]
-    return choose(p99, gathered.count[instance], settled, lambda window: moves.penalty_ms(p99[window], sums[window]))
+    return choose(p99, gathered.count[instance], counted, lambda window: moves.penalty_ms(p99[window], sums[window]))
+
+
+def _counted(log: RequestLog, grid: Grid, warm_up: int) -> NDArray[np.bool_]:
+    """Return the windows that the log covers nearly whole, without warm-up where that leaves half of them; else all."""
+    begins = grid.start_ms + grid.window_ms * np.arange(grid.windows)
+    covered = np.minimum(begins + grid.window_ms, log.arrival_ms[-1]) - np.maximum(begins, log.arrival_ms[0])
+    whole: NDArray[np.bool_] = covered >= LEAST_COVERED * grid.window_ms
+    if not whole.any():
+        return np.ones(grid.windows, dtype=np.bool_)
+    settled: NDArray[np.bool_] = whole & (np.arange(grid.windows) >= warm_up)
+    return settled if 2 * settled.sum() >= whole.sum() else whole
 
 
 def _warm_up(log: RequestLog, grid: Grid) -> int:
@@ -242,12 +255,13 @@ def _middle_miss_ratio(log: RequestLog, config: FleetConfig, grid: Grid) -> floa
     """Return the miss ratio at the middle split under the log's mix of laws, which decides between loading and computing."""
     shares = np.bincount(log.law, minlength=len(log.laws)).astype(np.float64)
     ratios = miss_ratios(
-        pieces_of(log.laws),
-        edge_ms=np.array([0.0, max(log.duration_ms, 1.0)]),
-        asked=shares[None, :],
+        pieces_of([replace(law, drift_percent_per_hour=0.0) for law in log.laws]),
+        edge_ms=np.array([0.0, 1.0]),
+        asked=shares[None, :] / len(log),
         capacity_rows=grid.emb_bytes[[grid.splits // 2]] / config.service.row_bytes,
+        before=shares / len(log),
     )
-    return float(ratios[0, :, 0] @ shares / shares.sum())
+    return float(ratios[0, :, 0] @ shares) / len(log)
 
 
 def _mean_floor(floors: Sequence[NoiseFloor]) -> NoiseFloor:

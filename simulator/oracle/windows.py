@@ -20,6 +20,7 @@ from simulator.request_log import RowLaw
 
 CHUNK_BYTES = 48 << 20
 STEPS_PER_WINDOW = 3
+STEPS_OF_DRIFT = 12
 BLOCKS_PER_WINDOW = 10
 P99 = 99.0
 
@@ -220,22 +221,27 @@ def _bytes_of(config: FleetConfig, tokens: NDArray[np.int64]) -> NDArray[np.int6
 
 
 def _with_miss_ratios(group: Group, instance: Instance) -> Instance:
-    """Add the miss ratios of the EMB cache: one set for a log of one law, else one a third of a window.
+    """Add the miss ratios of the EMB cache: one set for a log of one still law, a few where it drifts, else three a window.
 
     Time is counted in rows looked up at the middle split; other splits look up a little more or less.
     """
     requests, grid = instance.requests, group.grid
     used, law = np.unique(requests.law, return_inverse=True)
     capacity = (grid.emb_bytes // group.config.service.row_bytes).astype(np.float64)
-    steps = 1 if len(used) <= 1 else grid.windows * STEPS_PER_WINDOW
+    laws = [group.laws[number] for number in used] or [group.laws[0]]
+    steps = 1
+    if len(laws) > 1:
+        steps = grid.windows * STEPS_PER_WINDOW
+    elif laws[0].drift_percent_per_hour > 0.0:
+        steps = min(grid.windows, STEPS_OF_DRIFT)
     edges = grid.start_ms + np.arange(steps + 1) * grid.windows * grid.window_ms / steps
     edges[-1] = max(edges[-1], requests.arrival_ms[-1]) if len(requests.arrival_ms) else edges[-1]
     step = np.clip(np.searchsorted(edges, requests.arrival_ms, side="right") - 1, 0, steps - 1)
-    laws = [group.laws[number] for number in used] or [group.laws[0]]
     asked = np.zeros((steps, len(laws)))
     np.add.at(asked, (step, law.reshape(-1)), _rows_at(instance.lanes, grid.splits // 2))
-    first = int(law.reshape(-1)[0]) if len(law) else 0
-    miss = miss_ratios(pieces_of(laws), edge_ms=edges, asked=asked, capacity_rows=capacity, first_law=first)
+    before = np.zeros(len(laws))
+    before[law.reshape(-1)[0] if len(law) else 0] = 1.0
+    miss = miss_ratios(pieces_of(laws), edge_ms=edges, asked=asked, capacity_rows=capacity, before=before)
     return replace(instance, step=step.astype(np.int32), law=law.reshape(-1).astype(np.uint8), miss=miss)
 
 
