@@ -145,7 +145,3 @@ def _bound(result: Result) -> str:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
-
-
-def _goal(result: Result) -> str:
-    return "-" if result.goal is None else f"{'>=' if result.at_least else '<='} {_number(result.goal)}"

@@ -13,7 +13,7 @@ from bench import report
 from bench.report import Result, publish, single, summarise
 
 ROOT = Path(__file__).resolve().parents[2]
-FIELDS = {"name", "value", "unit", "min", "max", "runs", "baseline", "ratio", "goal", "at_least", "met"}
+FIELDS = {"name", "value", "unit", "min", "max", "runs", "baseline", "ratio", "goal", "met"}
 
 
 def test_a_figure_is_the_median_with_its_extremes_beside_the_baseline_of_the_same_run() -> None:
@@ -26,13 +26,6 @@ def test_a_figure_is_the_median_with_its_extremes_beside_the_baseline_of_the_sam
 @pytest.mark.parametrize(("value", "goal", "met"), [(2.0, 2.0, True), (2.1, 2.0, False), (0.0, 0.0, True), (1.0, None, None)])
 def test_a_goal_is_an_upper_bound_and_none_is_neither_met_nor_missed(value: float, goal: float | None, met: bool | None) -> None:
     assert summarise("x", [value], unit="", goal=goal).met is met
-
-
-@pytest.mark.parametrize(("value", "met"), [(2.0, True), (1.9, False), (3.0, True)])
-def test_a_goal_may_be_a_lower_bound_and_the_json_has_the_same_fields(value: float, met: bool) -> None:
-    figure = summarise("x", [value], unit="1/s", goal=2.0, at_least=True)
-    assert figure.met is met
-    assert set(figure.row()) == FIELDS
 
 
 def test_without_a_baseline_there_is_no_ratio() -> None:
