@@ -93,6 +93,6 @@ def test_a_drifting_head_is_followed_over_days() -> None:
     without = still_ratios(still, CAPACITIES)
     for place, capacity in enumerate(CAPACITIES):
         exact = looked_up(np.concatenate(stream), capacity, 7)[3:]
-        assert np.abs(found[:, place] - exact).max() < 0.012
+        assert np.abs(found[:, place] - exact).max() < 0.015
     # Rows that have two ranks leave more room for others: the largest cache misses less for it, in the model as in the cache.
     assert found[-1, -1] < without[-1]
