@@ -55,7 +55,7 @@ def look_back(
     )
     reasons = _reasons_for_distrust(found)
     place = found.splits.index(fallback)
-    counted = found.count.sum(axis=0) * (np.arange(found.count.shape[1]) >= found.first_counted)
+    requests = found.count.sum(axis=0) * found.counted
     return schema.OracleFound(
         schema_version=schema.SCHEMA_VERSION,
         command="oracle",
@@ -69,10 +69,10 @@ def look_back(
         trace=trace_of(replayed),
         pool=pool_of(wanted, fleet),
         window_ms=window_ms,
-        warm_up_windows=found.first_counted,
+        counted_windows=int(found.counted.sum()),
         fallback_emb_percent=fallback,
         fallback_p99_ms=rounded(float(found.whole_p99_ms[place])),
-        fallback_objective_ms=_weighted(found.fleet_p99_ms[:, place], counted),
+        fallback_objective_ms=_weighted(found.fleet_p99_ms[:, place], requests),
         fleet=_objective(found, found.fleet),
         by_instance=[_objective(found, choice) for choice in found.instances],
         noise=schema.Noise(
@@ -88,10 +88,10 @@ def look_back(
     )
 
 
-def _weighted(p99_ms: NDArray[np.float64], counted: NDArray[np.int64]) -> float | None:
+def _weighted(p99_ms: NDArray[np.float64], requests: NDArray[np.int64]) -> float | None:
     """Mean of windows' P99 by their requests: the oracle's objective."""
-    used = (counted > 0) & np.isfinite(p99_ms)
-    return rounded(float(np.average(p99_ms[used], weights=counted[used]))) if used.any() else None
+    used = (requests > 0) & np.isfinite(p99_ms)
+    return rounded(float(np.average(p99_ms[used], weights=requests[used]))) if used.any() else None
 
 
 def _objective(found: OracleResult, choice: Choice) -> schema.Objective:
@@ -115,7 +115,7 @@ def _windows(found: OracleResult, fallback: int) -> list[schema.OracleWindow]:
         schema.OracleWindow(
             from_ms=round(found.start_ms + window * found.window_ms, 3),
             requests=int(requests),
-            warm_up=window < found.first_counted,
+            counted=bool(found.counted[window]),
             best_emb_percent=best[window],
             planned_emb_percent=planned[window],
             best_p99_ms=p99(window, int(found.fleet.best[window])),
@@ -129,8 +129,7 @@ def _windows(found: OracleResult, fallback: int) -> list[schema.OracleWindow]:
 
 def _reasons_for_distrust(found: OracleResult) -> list[str]:
     reasons = []
-    counted = np.arange(found.count.shape[1]) >= found.first_counted
-    per_window = found.count.sum(axis=0)[counted]
+    per_window = found.count.sum(axis=0)[found.counted]
     if not (per_window >= REQUESTS_FOR_P99).any():
         reasons.append(
             f"too few requests for a P99: no window has {REQUESTS_FOR_P99}, the largest has {per_window.max(initial=0)}; take"

@@ -100,7 +100,7 @@ def _page_of_oracle(result: OracleFound) -> list[str]:
     fleet, noise = result.fleet, result.noise
     rows = (
         [
-            f"{w.from_ms / 1e3:g}" + (" (warm-up)" if w.warm_up else ""),
+            f"{w.from_ms / 1e3:g}" + ("" if w.counted else " (not counted)"),
             f"{w.requests:,}",
             "-" if w.best_emb_percent is None else str(w.best_emb_percent),
             "-" if w.planned_emb_percent is None else str(w.planned_emb_percent),

@@ -13,9 +13,9 @@ from grfleet.simulate.bars import Bars
 from grfleet.simulate.choice import Choice
 from grfleet.simulate.figures import difference_of, figures_of, histogram_edges_ms
 from grfleet.simulate.replayed import Replayed
-from grfleet.simulate.steering import AgentSplit
 from grfleet.simulate.translate import Fleet
 from grfleet.simulate.wanted import Wanted
+from simulator.fleet.allocation import AgentSplit
 from simulator.fleet.config import FleetConfig, Level
 from simulator.fleet.result import REQUESTS_FOR_P99, FleetResult
 from simulator.fleet.run import simulate

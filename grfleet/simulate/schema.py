@@ -179,7 +179,7 @@ class Simulated(_Part, frozen=True, kw_only=True):
 class OracleWindow(_Part, frozen=True, kw_only=True):
     from_ms: float
     requests: int
-    warm_up: bool
+    counted: bool
     best_emb_percent: int | None
     planned_emb_percent: int | None
     best_p99_ms: float | None
@@ -223,7 +223,7 @@ class OracleFound(_Part, frozen=True, kw_only=True):
     trace: Trace
     pool: Pool
     window_ms: float
-    warm_up_windows: int
+    counted_windows: int
     fallback_emb_percent: int
     fallback_p99_ms: float | None
     fallback_objective_ms: float | None

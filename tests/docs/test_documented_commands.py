@@ -22,7 +22,10 @@ from testbed.binaries import Binaries
 PAGES = ("README.md", "docs/develop.md", "docs/demo.md", "docs/cli.md")
 TESTED_ELSEWHERE = {
     f"docs/{page}.md"
-    for page in ("install", "contract", "agent", "first-pool", "first-pods", "images", "operations", "pools", "scaling", "traces")
+    for page in (
+        *("install", "contract", "agent", "first-pool", "first-pods", "images", "operations", "pools", "scaling", "traces"),
+        "simulator",
+    )
 }
 
 

@@ -41,7 +41,7 @@ def offered(*words: str) -> list[str]:
         (("top", "--context", ""), []),
         (("testbed", "u"), ["up"]),
         (("demo", ""), []),
-        (("no-such-command", ""), ["demo", "top", "decisions", "trace", "testbed"]),
+        (("no-such-command", ""), ["demo", "simulate", "oracle", "top", "decisions", "trace", "testbed"]),
     ],
 )
 def test_what_is_offered_fits_what_was_typed(words: tuple[str, ...], expected: list[str]) -> None:

@@ -15,6 +15,14 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
+def fill(out: Path, text: str, *, then: type[BaseException] | None = None) -> None:
+    """Write a result by force, and fail before its end where asked to."""
+    with filled(out, force=True) as folder:
+        (folder / "result.json").write_text(text)
+        if then is not None:
+            raise then
+
+
 def test_a_folder_appears_with_all_its_files(tmp_path: Path) -> None:
     with filled(tmp_path / "deep" / "out", force=False) as folder:
         (folder / "result.json").write_text("{}")
@@ -25,19 +33,16 @@ def test_a_folder_appears_with_all_its_files(tmp_path: Path) -> None:
 
 
 def test_what_fails_half_way_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), filled(tmp_path / "out", force=False) as folder:
-        (folder / "result.json").write_text("{}")
-        _ = 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        fill(tmp_path / "out", "half", then=ZeroDivisionError)
 
     assert names(tmp_path) == set()
 
 
 def test_an_older_result_stays_when_its_replacement_fails(tmp_path: Path) -> None:
-    with filled(tmp_path / "out", force=False) as folder:
-        (folder / "result.json").write_text("old")
-    with pytest.raises(KeyboardInterrupt), filled(tmp_path / "out", force=True) as folder:
-        (folder / "result.json").write_text("new")
-        raise KeyboardInterrupt
+    fill(tmp_path / "out", "old")
+    with pytest.raises(KeyboardInterrupt):
+        fill(tmp_path / "out", "new", then=KeyboardInterrupt)
 
     assert names(tmp_path) == {"out"}
     assert (tmp_path / "out" / "result.json").read_text() == "old"

@@ -1,4 +1,4 @@
-"""What cannot be simulated is refused in one line that names the file, the place, the reason and what to do; nothing is written."""
+"""What cannot be simulated is refused in one line that names file, place, reason and what to do; nothing is written."""
 
 from __future__ import annotations
 

@@ -208,6 +208,7 @@ def test_nothing_that_is_written_names_a_user_the_machine_a_folder_or_a_day(tmp_
     assert not re.search(r"\b20[2-9]\d-[01]\d-[0-3]\d\b", written)
 
 
+@pytest.mark.usefixtures("plots")
 def test_pictures_are_drawn_and_where_they_cannot_be_the_rest_is_written(
     tmp_path: Path, plain: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
