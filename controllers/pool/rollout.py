@@ -32,7 +32,7 @@ class Rollout:
     under_way
         Whether it has, and pods of an older template are still there.
     begun
-        Whether there is a pod of the newest template, or somebody holds the update up: a person's pause, a quota.
+        Whether there is a pod of the newest template, or a known reason why there is none: a person's pause, a quota.
     quiet_since
         When this process first saw it as it is now; None: just now.
     """
@@ -59,13 +59,18 @@ def rollout_of(deployment: Object | None, *, quiet_since: datetime | None = None
     status, generation = deployment.get("status") or {}, int(deployment["metadata"].get("generation", 0))
     updated = int(status.get("updatedReplicas", 0))
     taken_in = int(status.get("observedGeneration", -1)) >= generation
-    failure = find_condition(conditions_of(deployment), "ReplicaFailure") or {}
     return Rollout(
         taken_in=taken_in,
         under_way=taken_in and updated < int(status.get("replicas", 0)),
-        begun=updated > 0 or bool((deployment.get("spec") or {}).get("paused")) or failure.get("status") == "True",
+        begun=updated > 0 or bool((deployment.get("spec") or {}).get("paused")) or _is_refused(deployment),
         quiet_since=quiet_since,
     )
+
+
+def _is_refused(deployment: Object) -> bool:
+    """Whether the API server does not take its pods, or the ReplicaSet for them."""
+    pods, progress = (find_condition(conditions_of(deployment), name) or {} for name in ("ReplicaFailure", "Progressing"))
+    return pods.get("status") == "True" or progress.get("reason") == "ReplicaSetCreateError"
 
 
 def state_of(deployment: Object) -> tuple[Any, ...]:

@@ -84,7 +84,11 @@ class View:
 
 @dataclass
 class Managed:
-    """The pool, its cluster and what happened. `busy`: names of pods whose requests do not end before the deadline."""
+    """The pool, its cluster and what happened.
+
+    `busy` tells of whom requests do not end before the deadline, `skew` by how many seconds the leader's clock is ahead, and
+    `cut_off` lists the ready pods that a ReplicaSet took before their drain was over.
+    """
 
     wanted: Wanted = field(default_factory=Wanted)
     cluster: Cluster | None = None
@@ -98,6 +102,7 @@ class Managed:
     next_look: int | None = None
     now: int = 0
     looks: int = 0
+    skew: int = 0
     cut_off: list[Taken] = field(default_factory=list)
 
     # -- time ----------------------------------------------------------------------------------------------------------------
@@ -141,7 +146,7 @@ class Managed:
         each = self.instances.get(name)
         if each is None or each.drain is None:
             return each is None
-        late = at(self.now) >= datetime.fromisoformat(each.drain["startedAt"]) + timedelta(seconds=DEADLINE)
+        late = at(self.now + self.skew) >= datetime.fromisoformat(each.drain["startedAt"]) + timedelta(seconds=DEADLINE)
         return late or each.drained is not None or not each.weight
 
     def _set_time(self, now: int) -> None:
@@ -187,7 +192,7 @@ class Managed:
             if each.drain and each.drained is None and not each.routed and not self.busy(each.name)
         ]
         for each in drained:
-            each.drained = self.now
+            each.drained = self.now + self.skew
         return bool(drained)
 
     def _pod(self, name: str) -> ModelPod | None:
@@ -202,7 +207,7 @@ class Managed:
         self.looks += 1
         seen, serving = self.observation(view), len(self._in_service())
         assert seen.world is not None
-        plan = decide_pods(seen, seen.world, workload_of(seen, seen.world), at(self.now))
+        plan = decide_pods(seen, seen.world, workload_of(seen, seen.world), at(self.now + self.skew))
         self.next_look = None if plan.next_look is None else self.now + max(1, math.ceil(plan.next_look))
         changed = False
         try:
