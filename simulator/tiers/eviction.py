@@ -134,22 +134,40 @@ class LookAhead(_Scanned):
 
 
 class SizeAware(_Scanned):
-    """Frees the most byte-requests per lost hit: size times distance for announced users, size^0.75 times age for idle ones.
+    """Gives up what occupies most byte-requests per worth of a hit: size times distance for announced users.
 
     An entry that stays until its next visit costs its bytes times that distance and earns one hit, so the dearest goes first. For
-    idle users age stands for the distance that nobody knows. The exponent was chosen on the first 60 % of one trace
-    (docs/decisions/0012) and is a parameter.
+    idle users age stands for the distance that nobody knows, and size counts a little less. What a hit is worth is a choice: the
+    same for all (0) keeps many small histories and lets the long ones miss; its bytes (1) is `LookAhead`; 0.5 lies between.
+
+    Parameters
+    ----------
+    queue : WaitingQueue
+    worth_exponent : float
+        A hit is worth the entry's bytes to this power, 0 to 1.
+    idle_exponent : float
+        Power of the size of idle users where all hits are worth the same; chosen on the first 60 % of one trace
+        (docs/decisions/0012).
+
+    Raises
+    ------
+    ValueError
+        When an exponent lies outside 0..1.
     """
 
-    def __init__(self, queue: WaitingQueue, *, idle_exponent: float = 0.75) -> None:
+    def __init__(self, queue: WaitingQueue, *, worth_exponent: float = 0.0, idle_exponent: float = 0.75) -> None:
+        if not (0.0 <= worth_exponent <= 1.0 and 0.0 <= idle_exponent <= 1.0):
+            raise ValueError(f"worth_exponent, idle_exponent: {worth_exponent}, {idle_exponent} must lie within 0..1")
         super().__init__(queue)
-        self._exponent = idle_exponent
+        self._waiting_power = 1.0 - worth_exponent
+        self._idle_power = idle_exponent * self._waiting_power
 
     def _idle(self, users: NDArray[np.int64]) -> NDArray[np.float64]:
-        return np.asarray(self._bytes[users] ** self._exponent * (self._clock - self._used_at[users] + 1.0), dtype=np.float64)
+        ages = self._clock - self._used_at[users] + 1.0
+        return np.asarray(self._bytes[users] ** self._idle_power * ages, dtype=np.float64)
 
     def _waiting(self, users: NDArray[np.int64]) -> NDArray[np.float64]:
-        return np.asarray(self._bytes[users] * self._queue.distance(users), dtype=np.float64)
+        return np.asarray(self._bytes[users] ** self._waiting_power * self._queue.distance(users), dtype=np.float64)
 
 
 def _highest_first(users: NDArray[np.int64], scores: NDArray[np.float64]) -> Iterator[int]:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from simulator.tiers.arc import ArcByBytes
 from simulator.tiers.eviction import Fifo, LookAhead, Lru, PolicyMaker, SizeAware
 from simulator.tiers.tier import Tier
-from simulator.tiers.visits import Visits
+from simulator.tiers.visits import NEVER, Visits
 from simulator.tiers.waiting import WaitingQueue
 
 POLICIES: dict[str, PolicyMaker] = {
@@ -17,6 +17,7 @@ POLICIES: dict[str, PolicyMaker] = {
     "arc": lambda queue, limit_bytes: ArcByBytes(limit_bytes),
     "look-ahead": lambda queue, limit_bytes: LookAhead(queue),
     "size-aware": lambda queue, limit_bytes: SizeAware(queue),
+    "size-aware-balanced": lambda queue, limit_bytes: SizeAware(queue, worth_exponent=0.5),
 }
 
 
@@ -40,6 +41,14 @@ class Replayed:
     def hit_ratio(self) -> float:
         """Hits among returning visits; 0 when nobody returns."""
         return self.part(0.0, 1.0)
+
+    @property
+    def byte_hit_ratio(self) -> float:
+        """Bytes of state that hits found, of all that returning visits had left behind."""
+        left = np.flatnonzero(self.visits.next_visit < NEVER)
+        came_back = self.visits.next_visit[left]
+        sizes = np.minimum(self.visits.state_bytes[left], self.visits.state_bytes[came_back])
+        return float((sizes * self.hit[came_back]).sum() / max(1, sizes.sum()))
 
     def part(self, start: float, stop: float) -> float:
         """Hits among returning visits of one part of the trace, given by shares of its visits."""

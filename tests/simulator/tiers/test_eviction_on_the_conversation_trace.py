@@ -43,8 +43,9 @@ def test_policies_order_by_what_they_know_and_none_beats_the_bound(share: float)
 @pytest.mark.parametrize("part", [(0.0, 0.6), (0.6, 1.0)], ids=["seen", "held out"])
 def test_knowing_sizes_beats_not_knowing_them_with_the_same_queue(share: float, part: tuple[float, float]) -> None:
     for window in (0, 200, 1000):
-        own, blind = replayed(share, "size-aware", window), replayed(share, "look-ahead", window)
-        assert own.part(*part) >= blind.part(*part), window
+        blind = replayed(share, "look-ahead", window)
+        for policy in ("size-aware", "size-aware-balanced"):
+            assert replayed(share, policy, window).part(*part) >= blind.part(*part), (policy, window)
     # With the whole future announced there is little left to gain at 5 % and above: one hit either way.
     own, blind = replayed(share, "size-aware", None), replayed(share, "look-ahead", None)
     assert own.part(*part) >= blind.part(*part) - 0.0005
@@ -54,3 +55,10 @@ def test_knowing_sizes_beats_not_knowing_them_with_the_same_queue(share: float, 
 def test_a_queue_of_a_thousand_lifts_what_lru_hits_at_sixty_percent_to_the_goal() -> None:
     assert hit_ratio(0.068, "lru") == pytest.approx(0.60, abs=0.005)
     assert hit_ratio(0.068, 1000) >= 0.87
+
+
+def test_hits_that_are_all_worth_the_same_are_paid_for_in_bytes_and_balanced_ones_are_not() -> None:
+    blind, balanced, own = (replayed(0.068, policy, 1000) for policy in ("look-ahead", "size-aware-balanced", "size-aware"))
+    assert blind.hit_ratio < balanced.hit_ratio < own.hit_ratio
+    assert own.byte_hit_ratio < blind.byte_hit_ratio
+    assert balanced.byte_hit_ratio == pytest.approx(blind.byte_hit_ratio, abs=0.002)

@@ -105,6 +105,21 @@ def test_size_aware_gives_up_the_dearest_stay_first() -> None:
     assert list(policy.order()) == [0, 1, 2], "100 x 1, 10 x 2, 1 x 3"
 
 
+def test_where_hits_are_worth_their_bytes_size_plays_no_role() -> None:
+    queue = WaitingQueue(3)
+    ranked = []
+    for policy in (LookAhead(queue), SizeAware(queue, worth_exponent=1.0)):
+        for user, size in ((0, 100), (1, 10), (2, 1)):
+            policy.put(user, size)
+        ranked.append(list(policy.order()))
+    queue.announce(1)
+    queue.announce(0)
+    ranked += [list(policy.order()), list(LookAhead(queue).order())]
+    assert ranked == [[0, 1, 2], [0, 1, 2], [2, 0, 1], []]
+    with pytest.raises(ValueError, match="worth_exponent"):
+        SizeAware(queue, worth_exponent=1.5)
+
+
 def test_a_full_queue_refuses_and_counts() -> None:
     queue = WaitingQueue(3, limit=2)
     assert [queue.announce(user) for user in (0, 1, 2)] == [True, True, False]
