@@ -15,30 +15,33 @@ NEVER = np.int64(1) << 62
 
 
 @compiled
-def stack_bytes(user: NDArray[np.int64], size: NDArray[np.int64], users: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the bytes of cache with which each access finds its user, for users whose size never falls.
+def previous_access(user: NDArray[np.int64], users: int) -> NDArray[np.int64]:
+    """Return the index of each access's last one by the same user, -1 for the first; users are numbered below `users`."""
+    last = np.full(users, -1, dtype=np.int64)
+    previous = np.empty(len(user), dtype=np.int64)
+    for now in range(len(user)):
+        previous[now] = last[user[now]]
+        last[user[now]] = now
+    return previous
+
+
+@compiled
+def stack_bytes(previous: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the bytes of cache with which each access finds its user (NEVER the first), for users whose size never falls.
 
     Parameters
     ----------
-    user : int64, shape (accesses,)
-        Numbers below `users`.
+    previous : int64, shape (accesses,)
+        As `previous_access`.
     size : int64, shape (accesses,)
         Bytes that the user takes from this access on.
-
-    Returns
-    -------
-    need, previous : int64, shape (accesses,)
-        Bytes (NEVER at a user's first access), and index of the user's access before (-1).
     """
-    count = len(user)
+    count = len(previous)
     tree = np.zeros(count + 1, dtype=np.int64)
-    last = np.full(users, -1, dtype=np.int64)
     need = np.full(count, NEVER, dtype=np.int64)
-    previous = np.full(count, -1, dtype=np.int64)
     total = np.int64(0)
     for now in range(count):
-        who = user[now]
-        before = last[who]
+        before = previous[now]
         if before >= 0:
             below = np.int64(0)
             node = before + 1
@@ -46,7 +49,6 @@ def stack_bytes(user: NDArray[np.int64], size: NDArray[np.int64], users: int) ->
                 below += tree[node]
                 node -= node & -node
             need[now] = total - below + size[before]
-            previous[now] = before
             node = before + 1
             while node <= count:
                 tree[node] -= size[before]
@@ -57,78 +59,62 @@ def stack_bytes(user: NDArray[np.int64], size: NDArray[np.int64], users: int) ->
             tree[node] += size[now]
             node += node & -node
         total += size[now]
-        last[who] = now
-    return need, previous
+    return need
 
 
 @compiled
-def shrinking_stack_bytes(
-    user: NDArray[np.int64], size: NDArray[np.int64], users: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def shrinking_stack_bytes(previous: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.int64]:
     """As `stack_bytes`, for users whose size may also fall: then the most that was needed at any time since counts.
 
     A segment tree over access positions holds the bytes seen since each, and the largest value these ever had. A node keeps
     additions that its children have not seen yet: their sum, and the largest sum of a leading part of them.
     """
-    count = len(user)
-    levels = 1
+    count = len(previous)
+    levels = 0
     while 1 << levels < count:
         levels += 1
-    add = np.zeros(2 << levels, dtype=np.int64)
-    peak = np.zeros(2 << levels, dtype=np.int64)
-    last = np.full(users, -1, dtype=np.int64)
+    tree = np.zeros((2 << levels, 2), dtype=np.int64)
     need = np.full(count, NEVER, dtype=np.int64)
-    previous = np.full(count, -1, dtype=np.int64)
     for now in range(count):
-        who = user[now]
-        before = last[who]
-        if before >= 0:
-            node = before + (1 << levels)
-            value, most = add[node], peak[node]
-            node >>= 1
-            while node >= 1:  # additions further up are younger
-                most = max(most, value + peak[node])
-                value += add[node]
-                node >>= 1
-            need[now] = most + size[before]
-            previous[now] = before
-            if size[now] != size[before]:
-                _add(add, peak, levels, 0, before, size[now] - size[before])
-        _add(add, peak, levels, before + 1, now, size[now])
-        last[who] = now
-    return need, previous
+        before = previous[now]
+        if before < 0:
+            _note(tree, 1, size[now], size[now])
+        else:
+            # Positions before the user's last access have seen the old size already, those after it have not.
+            grown = size[now] - size[before]
+            node = 1
+            for level in range(levels - 1, -1, -1):
+                _hand_down(tree, node)
+                node *= 2
+                if before >> level & 1:
+                    _note(tree, node, grown, max(grown, 0))
+                    node += 1
+                else:
+                    _note(tree, node + 1, size[now], size[now])
+            need[now] = tree[node, 1] + size[before]
+        node = 1
+        for level in range(levels - 1, -1, -1):
+            _hand_down(tree, node)
+            node = 2 * node + (now >> level & 1)
+        tree[node, 0] = 0
+        tree[node, 1] = 0
+    return need
 
 
 @compiled
-def _note(add: NDArray[np.int64], peak: NDArray[np.int64], node: int, added: int, highest: int) -> None:
-    peak[node] = max(peak[node], add[node] + highest)
-    add[node] += added
+def _note(tree: NDArray[np.int64], node: int, added: int, highest: int) -> None:
+    tree[node, 1] = max(tree[node, 1], tree[node, 0] + highest)
+    tree[node, 0] += added
 
 
 @compiled
-def _add(add: NDArray[np.int64], peak: NDArray[np.int64], levels: int, start: int, stop: int, value: int) -> None:
-    """Add to the positions start..stop-1."""
-    if start >= stop:
-        return
-    low, high = start + (1 << levels), stop - 1 + (1 << levels)
-    for leaf in (low, high):
-        for level in range(levels, 0, -1):
-            node = leaf >> level
-            if add[node] != 0 or peak[node] != 0:
-                _note(add, peak, 2 * node, add[node], peak[node])
-                _note(add, peak, 2 * node + 1, add[node], peak[node])
-                add[node] = 0
-                peak[node] = 0
-    high += 1
-    while low < high:
-        if low & 1:
-            _note(add, peak, low, value, max(value, 0))
-            low += 1
-        if high & 1:
-            high -= 1
-            _note(add, peak, high, value, max(value, 0))
-        low >>= 1
-        high >>= 1
+def _hand_down(tree: NDArray[np.int64], node: int) -> None:
+    added, highest = tree[node, 0], tree[node, 1]
+    if added != 0 or highest != 0:
+        _note(tree, 2 * node, added, highest)
+        _note(tree, 2 * node + 1, added, highest)
+        tree[node, 0] = 0
+        tree[node, 1] = 0
 
 
 @compiled
@@ -175,13 +161,9 @@ def lru_hits(
     return hit
 
 
-def needed_bytes(
-    user: NDArray[np.int64], size: NDArray[np.int64], *, users: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], bool]:
-    """Return `need` and `previous` of `stack_bytes` by the cheaper way, and whether any user's size falls."""
-    need, previous = stack_bytes(user, size, users)
+def needed_bytes(user: NDArray[np.int64], size: NDArray[np.int64], *, users: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the bytes with which each access finds its user, and the index of the access before, by the cheaper way."""
+    previous = previous_access(user, users)
     back = previous >= 0
     shrinks = bool(np.any(size[back] < size[previous[back]]))
-    if shrinks:
-        need, previous = shrinking_stack_bytes(user, size, users)
-    return need, previous, shrinks
+    return (shrinking_stack_bytes if shrinks else stack_bytes)(previous, size), previous

@@ -169,7 +169,7 @@ def _lanes(group: Group, requests: Requests) -> Iterator[Lane]:
     size = _bytes_of(config, tokens)
     names, user = np.unique(np.concatenate((requests.warm_user, requests.user)), return_inverse=True)
     user = user.reshape(-1).astype(np.int64)
-    need, previous, _ = needed_bytes(user, size, users=len(names))
+    need, previous = needed_bytes(user, size, users=len(names))
     cached = np.where(previous >= 0, np.minimum(tokens[previous], tokens), 0)[warm:]
     need = need[warm:]
     fitting = int(np.count_nonzero(grid.kv_bytes >= size.max(initial=0)))
