@@ -5,9 +5,16 @@ import argparse
 import bench.decision
 import bench.kwok
 import bench.operator
+import bench.simulator
 import bench.tiers
 
-BENCHMARKS = {"decision": bench.decision.run, "operator": bench.operator.run, "kwok": bench.kwok.run, "tiers": bench.tiers.run}
+BENCHMARKS = {
+    "decision": bench.decision.run,
+    "operator": bench.operator.run,
+    "kwok": bench.kwok.run,
+    "tiers": bench.tiers.run,
+    "simulator": bench.simulator.run,
+}
 BY_HAND = {"kwok-large": bench.kwok.run_large}
 
 

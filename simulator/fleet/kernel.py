@@ -61,7 +61,7 @@ from simulator.fleet.state import (
 )
 from simulator.fleet.window import look_at_head, miss_ratio, note_rate
 
-MISS_WINDOW = 400.0
+MISS_WINDOW = 1600.0  # samples over which the miss ratio is smoothed: shorter is noise in the latencies, longer is lag
 MOST_REFILL_SHARE = 0.9
 _NOISE = np.uint64(0x2545_F491_4F6C_DD1D)
 

@@ -29,7 +29,7 @@ from simulator.fleet.state import (
 )
 
 _CLASSES = 65_536
-_PRIMED = 400.0
+_PRIMED = 1600.0  # samples that a primed miss ratio counts for: the window of the kernel
 
 
 @compiled
