@@ -129,8 +129,8 @@ def test_a_pool_is_resized_through_its_scale_and_gives_up_the_instance_that_hold
     # Called off: the instance is needed again.
     fleet.plane.kubectl("scale", "-n", fleet.namespace, "grp/pool", "--replicas=3")
     eventually(lambda: not drain_of(fleet, least[0]), why=lambda: why(fleet))
-    marks = [pod["metadata"].get("annotations") or {} for pod in kubelet.pods()]
-    assert not [mark for mark in marks if "controller.kubernetes.io/pod-deletion-cost" in mark]
+    marks = lambda: [pod["metadata"].get("annotations") or {} for pod in kubelet.pods()]  # noqa: E731 - asked again and again
+    eventually(lambda: not [mark for mark in marks() if "controller.kubernetes.io/pod-deletion-cost" in mark], why=marks)
 
     fleet.plane.kubectl("scale", "-n", fleet.namespace, "grp/pool", "--replicas=2")
     eventually(lambda: drain_of(fleet, least[0]), why=lambda: why(fleet))
@@ -183,6 +183,28 @@ def test_a_pool_that_is_made_smaller_and_given_a_new_version_at_once_comes_to_re
         eventually(lambda: not settled(fleet, 3), why=lambda: why(fleet))
         eventually(lambda: settled(fleet, 3), timeout_seconds=120, why=lambda: why(fleet))
         assert {version: 3} == {version: len(names) for version, names in pods_by_version(kubelet).items()}
+
+
+def test_an_update_without_surge_that_its_deployment_takes_for_a_scaling_event_for_ever_is_pushed_on(
+    fleet: Fleet, managing: OperatorProcess, kubelet: Kubelet
+) -> None:
+    """The note of another size is what the Deployment controller leaves behind when the size changes between two of its steps."""
+    quick(fleet, churn={"maxMovedPercent": 100, "windowSeconds": 1})
+    spec = managed(replicas=2)
+    spec["instances"]["managed"]["rollout"] = {"maxSurge": 0, "maxUnavailable": 1}
+    fleet.apply("GRServingPool", "pool", spec)
+    eventually(lambda: settled(fleet, 2), why=lambda: why(fleet))
+    path = f"/apis/apps/v1/namespaces/{fleet.namespace}/replicasets"
+    (name,) = [each["metadata"]["name"] for each in fleet.api.get(path).json()["items"]]
+    note = {"metadata": {"annotations": {"deployment.kubernetes.io/desired-replicas": "3"}}}
+    headers = {"content-type": "application/merge-patch+json"}
+    fleet.api.patch(f"{path}/{name}", json=note, headers=headers).raise_for_status()
+
+    fleet.patch("grservingpools", "pool", {"model": versioned("2")})
+    time.sleep(15)
+    assert set(pods_by_version(kubelet)) == {"1"}, "the fault of the Deployment controller is mended; this is not needed any more"
+    eventually(lambda: settled(fleet, 2) and set(pods_by_version(kubelet)) == {"2"}, timeout_seconds=120, why=lambda: why(fleet))
+    assert deployment(fleet)["spec"]["replicas"] == 2
 
 
 def test_a_pod_that_is_deleted_drains_while_it_ends_and_its_successor_is_another_instance(
