@@ -43,6 +43,11 @@ class EmbCache:
         return self._used * self._unit
 
     @property
+    def holds_rows(self) -> bool:
+        """Whether a row is cached, or there is room for one."""
+        return self._used > 0 or self._capacity > 0
+
+    @property
     def overage_bytes(self) -> int:
         return max(0, self.used_bytes - self.limit_bytes)
 

@@ -51,6 +51,9 @@ class RowLookups:
         if self._one_in == 1:
             return misses
         ratio = self._miss_ratio.update(misses=misses, expected=asked / self._one_in)
+        if not self._emb.holds_rows:
+            # All miss. The sample would say so many per cent fewer or more as its most popular rows weigh less or more than all.
+            return asked
         return binomial(asked, ratio, seed=seed ^ _NOISE_STREAM)
 
     def warm(self, popularity: ItemPopularity | None, *, seed: int) -> None:
