@@ -5,11 +5,12 @@ of missed rows, state loaded from a lower tier, and what a refill withheld from 
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from grfleet.simulate.schema import Difference, Figures, Hits, LengthBucket, Moves, Stage, Waste, Window
+from grfleet.simulate.schema import Difference, Figures, Hits, LengthBucket, Moves, OfInstance, Stage, Waste, Window
 from simulator.fleet.result import LENGTH_EDGES, FleetResult
 from simulator.fleet.service import fleet_floats
 from simulator.oracle.costs import compute_columns
@@ -28,11 +29,13 @@ def histogram_edges_ms() -> NDArray[np.float64]:
     return np.round(edges, 6)
 
 
-def figures_of(result: FleetResult, *, good_percent: float) -> Figures:
+def figures_of(result: FleetResult, *, names: Sequence[str], good_percent: float) -> Figures:
     """Return the figures of the measured requests of a run.
 
     Parameters
     ----------
+    names : sequence of str
+        Of the instances, in their order.
     good_percent : float
         Share of good requests, in percent, that the pool's objective asks for.
     """
@@ -57,6 +60,7 @@ def figures_of(result: FleetResult, *, good_percent: float) -> Figures:
         emb_hit_percent=_number(summary["embHitPercent"]),
         stages=[_stage(name, column) for name, column in stages.items()],
         by_history_length=_by_length(result),
+        by_instance=_by_instance(result, names),
         bytes_by_class=dict(sorted(result.bytes_by_class.items())),
         counts=dict(sorted(result.counts.items())),
         moves=_moves(result),
@@ -132,6 +136,29 @@ def _by_length(result: FleetResult) -> list[LengthBucket]:
                 p999_ms=p999,
                 slo_percent=_good_percent(chosen, result.config.slo_ms),
                 counts=_counts(chosen),
+            )
+        )
+    return found
+
+
+def _by_instance(result: FleetResult, names: Sequence[str]) -> list[OfInstance]:
+    part, log, config = result.measured, result.log, result.config
+    instance, arrival = result.instance[part], log.arrival_ms[part]
+    span_ms = float(arrival[-1] - arrival[0]) if len(arrival) else 0.0
+    columns = (log.history_tokens, result.kv_hit_tokens, result.rows_asked, result.rows_missed, result.service_ms)
+    sums = [np.bincount(instance, weights=column[part], minlength=config.instances).tolist() for column in columns]
+    found = []
+    for number, (name, tokens, hit, rows, missed, served_ms) in enumerate(zip(names, *sums, strict=True)):
+        latency = result.latency_ms[part][instance == number]
+        found.append(
+            OfInstance(
+                name=name,
+                requests=len(latency),
+                p99_ms=_quantiles(latency)[1],
+                utilisation_percent=rounded(100.0 * served_ms / span_ms) if span_ms > 0.0 else None,
+                kv_hbm_hit_percent=rounded(100.0 * hit / tokens) if tokens else None,
+                emb_hit_percent=rounded(100.0 * (rows - missed) / rows) if rows else None,
+                last_emb_percent=round(100.0 * float(result.windows.emb_limit_bytes[-1, number]) / config.pool_bytes, 2),
             )
         )
     return found

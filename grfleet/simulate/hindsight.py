@@ -49,6 +49,7 @@ def look_back(
         window_ms=window_ms,
         seed=seed,
         splits=splits,
+        routing=fleet.owners,
         workers=workers,
         cache=cache,
         progress=bars(f"{len(splits)} splits"),

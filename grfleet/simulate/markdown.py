@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from grfleet.simulate.schema import Difference, Figures, OracleFound, Simulated
 
 _MIB = 1 << 20
+MOST_INSTANCES = 32
 
 
 def headline(result: Simulated | OracleFound) -> list[str]:
@@ -80,6 +81,23 @@ def _page_of_run(result: Simulated) -> list[str]:
                 for b in run.by_history_length
             ),
         ),
+        "## By instance",
+        _table(
+            ("instance", "requests", "P99 ms", "busy %", "KV hits in HBM, %", "EMB hits, %", "EMB at the end, %"),
+            (
+                [
+                    each.name,
+                    f"{each.requests:,}",
+                    number(each.p99_ms),
+                    number(each.utilisation_percent),
+                    number(each.kv_hbm_hit_percent),
+                    number(each.emb_hit_percent),
+                    number(each.last_emb_percent),
+                ]
+                for each in run.by_instance[:MOST_INSTANCES]
+            ),
+        ),
+        _more(len(run.by_instance) - MOST_INSTANCES),
         "## What moved",
         _table(
             ("MiB", policy_words(result), result.baseline_policy),
@@ -165,6 +183,10 @@ def _compared(run: Figures, base: Figures, more: Difference) -> list[list[str]]:
         ["KV hits on SSD, %", number(hits.ssd), number(base_hits.ssd), ""],
         ["EMB hits, %", number(run.emb_hit_percent), number(base.emb_hit_percent), _signed(more.emb_hit_points)],
     ]
+
+
+def _more(left_out: int) -> str:
+    return f"{left_out} more stand in result.json." if left_out > 0 else ""
 
 
 def _p99_of(figures: Figures, from_tokens: int) -> float | None:

@@ -46,18 +46,26 @@ def rehearse(
     log, good = replayed.log, float(wanted.pool.spec.slo.good_percent)
     fallback = choice.spec.bounds.fallback_emb_percent
     config = replace(fleet.config, emb_percent=choice.first_percent)
+    owners = fleet.owners
     agents = None if choice.holds else AgentSplit(choice.intent())
 
     def run(config: FleetConfig, title: str, steered: AgentSplit | None) -> FleetResult:
         return simulate(
-            log, config, level=level, split=steered, seed=seed, measured_from_ms=measured_from_ms, progress=bars(title)
+            log,
+            config,
+            level=level,
+            split=steered,
+            routing=owners,
+            seed=seed,
+            measured_from_ms=measured_from_ms,
+            progress=bars(title),
         )
 
     result = run(config, _words(choice), agents)
     same = choice.holds and choice.first_percent == fallback
     baseline = result if same else run(replace(config, emb_percent=fallback), f"static {fallback}", None)
-    figures, beside = figures_of(result, good_percent=good), figures_of(baseline, good_percent=good)
-    reasons, more_doubts = _reasons_for_distrust(log, config, figures, seed=seed, bars=bars)
+    figures, beside = (figures_of(each, names=fleet.names, good_percent=good) for each in (result, baseline))
+    reasons, more_doubts = _reasons_for_distrust(log, config, owners, figures, seed=seed, bars=bars)
     doubts = [*result.doubts, *more_doubts, *(f"baseline: {doubt}" for doubt in baseline.doubts if doubt not in result.doubts)]
     return schema.Simulated(
         schema_version=schema.SCHEMA_VERSION,
@@ -154,7 +162,7 @@ def _words(choice: Choice) -> str:
 
 
 def _reasons_for_distrust(
-    log: RequestLog, config: FleetConfig, figures: schema.Figures, *, seed: int, bars: Bars
+    log: RequestLog, config: FleetConfig, owners: list[int], figures: schema.Figures, *, seed: int, bars: Bars
 ) -> tuple[list[str], list[str]]:
     """Why figures cannot be believed, and what else to know of an overload."""
     reasons, doubts = [], []
@@ -165,7 +173,7 @@ def _reasons_for_distrust(
         )
     load = figures.utilisation_percent
     if load is not None and load >= FULL_PERCENT:
-        percent, least = least_busy(log, config, seed=seed, bars=bars)
+        percent, least = least_busy(log, config, owners, seed=seed, bars=bars)
         if least >= FULL_PERCENT:
             reasons.append(
                 f"overload at every split: the load is {least:.0f} % of what the instances can do even at the best of"
@@ -176,11 +184,11 @@ def _reasons_for_distrust(
     return reasons, doubts
 
 
-def least_busy(log: RequestLog, config: FleetConfig, *, seed: int, bars: Bars) -> tuple[int, float]:
+def least_busy(log: RequestLog, config: FleetConfig, owners: list[int], *, seed: int, bars: Bars) -> tuple[int, float]:
     """Return the fixed split with the lowest utilisation of some, at the reduced level, and that utilisation in percent."""
     progress, found = bars("is there a split that carries the load?"), []
     for place, percent in enumerate(PROBED_PERCENTS):
-        probed = simulate(log, replace(config, emb_percent=percent), level=Level.REDUCED, seed=seed)
+        probed = simulate(log, replace(config, emb_percent=percent), level=Level.REDUCED, routing=owners, seed=seed)
         found.append((probed.utilisation_percent() or 0.0, percent))
         progress(place + 1, len(PROBED_PERCENTS))
     least, percent = min(found)

@@ -118,6 +118,16 @@ class Window(_Part, frozen=True, kw_only=True):
     moves: int
 
 
+class OfInstance(_Part, frozen=True, kw_only=True):
+    name: str
+    requests: int
+    p99_ms: float | None
+    utilisation_percent: float | None
+    kv_hbm_hit_percent: float | None
+    emb_hit_percent: float | None
+    last_emb_percent: float
+
+
 class Figures(_Part, frozen=True, kw_only=True):
     digest: str
     requests: int
@@ -132,6 +142,7 @@ class Figures(_Part, frozen=True, kw_only=True):
     emb_hit_percent: float | None
     stages: list[Stage]
     by_history_length: list[LengthBucket]
+    by_instance: list[OfInstance]
     bytes_by_class: dict[str, int]
     counts: dict[str, int]
     moves: Moves

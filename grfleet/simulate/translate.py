@@ -10,6 +10,7 @@ from crds.serving_pool import Attention as PoolAttention
 from crds.types import parse_quantity
 from grfleet.simulate.errors import BadInput
 from grfleet.simulate.wanted import Wanted
+from policies.routing.rendezvous import place
 from simulator.fleet.config import FleetConfig
 from simulator.physics.accelerator import AcceleratorProfile, known_accelerators, load_accelerator, read_accelerator
 from simulator.physics.model_shape import HSTU_MTSERVE, HSTU_PUBLISHED, QWEN3_1_7B, Attention, ModelShape
@@ -40,7 +41,13 @@ class Fleet:
     config: FleetConfig
     accelerator: AcceleratorProfile
     shape: ModelShape
+    names: tuple[str, ...]
     assumptions: tuple[str, ...]
+
+    @property
+    def owners(self) -> list[int]:
+        """Owner of each slot of the routing table, as the routing loop publishes it for these names when all are warm."""
+        return [int(owner) for owner in place(self.names, [100.0] * len(self.names))]
 
 
 def accelerator_of(named: str) -> AcceleratorProfile:
@@ -81,7 +88,7 @@ def fleet_of(
         f"accelerator: the profile {accelerator.name} (docs/physics.md says what of it is measured)",
         told,
         "pre-inference: not simulated; early signals of the log start nothing, and no memory is reserved for prefixes",
-        "routing: slots of the users, weights all equal, nobody moves; RoutingPolicies have no effect",
+        "routing: every instance is warm, nobody moves; RoutingPolicies have no effect",
     ]
     hbm_bytes = parse_quantity(spec.memory.hbm_bytes)
     if hbm_bytes > accelerator.hbm_bytes:
@@ -106,7 +113,16 @@ def fleet_of(
     except ValueError as error:
         named, _, problem = str(error).partition(": ")
         raise BadInput(wanted.field(_FIELDS.get(named, named)), problem) from None
-    return Fleet(config=config, accelerator=accelerator, shape=shape, assumptions=tuple(assumptions))
+    names = _names(wanted, config.instances)
+    return Fleet(config=config, accelerator=accelerator, shape=shape, names=names, assumptions=tuple(assumptions))
+
+
+def _names(wanted: Wanted, instances: int) -> tuple[str, ...]:
+    """Names of the GRInstances, which place the users: those of external entries are known, pods are numbered."""
+    pool, external = wanted.pool.metadata.name, wanted.pool.spec.instances.external
+    if external is not None and len(external) == instances:
+        return tuple(f"{pool}-{entry.name}" for entry in external)
+    return tuple(f"{pool}-{number}" for number in range(instances))
 
 
 def _instances(wanted: Wanted) -> int:

@@ -76,13 +76,15 @@ def event_jsonl_gz(path: Path, visits: list[Visit]) -> Path:
     return path
 
 
-def requests_file(path: Path, *, seed: int = 5, count: int = 2600, seconds: float = 90.0, law: RowLaw | None = None) -> Path:
+def requests_file(
+    path: Path, *, seed: int = 5, count: int = 2600, seconds: float = 90.0, begins_ms: float = 0.0, law: RowLaw | None = None
+) -> Path:
     """A converted log of users who return by chance, some more often than others."""
     rng = np.random.default_rng(seed)
     users = 400
     user = (rng.pareto(1.2, count) * 12).astype(np.int64) % users
     log = RequestLog(
-        arrival_ms=np.sort(rng.uniform(0.0, seconds * 1e3, count)),
+        arrival_ms=begins_ms + np.sort(rng.uniform(0.0, seconds * 1e3, count)),
         user=user.astype(np.uint32),
         history_tokens=(512 + 4 * user).astype(np.int32),
         candidates=rng.integers(100, 300, count).astype(np.int32),

@@ -13,11 +13,13 @@ import yaml
 from documented import EXAMPLES
 from simulate_inputs import hbm_policy, manifest, pool
 
+from controllers.pool.observe import instance_name
 from crds.registry import KINDS
 from grfleet.simulate.errors import BadInput
 from grfleet.simulate.manifests import read_manifests
 from grfleet.simulate.translate import accelerator_of, fleet_of
 from grfleet.simulate.wanted import wanted
+from policies.routing.rendezvous import place
 from simulator.physics.accelerator import known_accelerators
 
 WRITTEN = [kind for kind in KINDS if kind.example]
@@ -82,6 +84,18 @@ def test_state_takes_the_bytes_that_the_manifest_says_whatever_shape_is_assumed(
     assert fleet.config.service.kv_bytes_per_token == kv_bytes
     assert fleet.config.service.row_bytes == 256
     assert any(note.startswith("model: ") for note in fleet.assumptions)
+
+
+def test_users_are_on_the_instances_that_the_routing_loop_gives_them(tmp_path: Path) -> None:
+    path = manifest(tmp_path / "pool.yaml", pool())
+    a100 = accelerator_of("a100")
+
+    named = fleet_of(wanted(path), accelerator=a100, layers=None, width=None, instances=None)
+    more = fleet_of(wanted(path), accelerator=a100, layers=None, width=None, instances=3)
+
+    assert named.names == tuple(instance_name("feed", entry) for entry in ("a", "b"))
+    assert named.owners == place(list(named.names), [1.0, 1.0]).tolist()
+    assert more.names == ("feed-0", "feed-1", "feed-2")
 
 
 def test_layers_and_width_of_the_command_line_shape_the_model(tmp_path: Path) -> None:

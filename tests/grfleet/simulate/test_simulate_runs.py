@@ -116,6 +116,29 @@ def test_a_strategy_moves_the_split_inside_the_bounds_and_says_why(tmp_path: Pat
     assert max(shares) <= 80.0
 
 
+def test_all_parts_of_a_result_add_up(tmp_path: Path) -> None:
+    manifests = manifest(tmp_path / "pool.yaml", pool(), hbm_policy(step={"maxPercentPerSecond": 10}))
+    log = requests_file(tmp_path / "late.grlog", count=4000, begins_ms=7_654_321.0)
+
+    found = run("simulate", tmp_path / "out", "--trace", log, "--pool", manifests, "--warm-up", "9s").result
+    run_, stages = found["run"], found["run"]["stages"]
+
+    assert found["measuredFromMs"] == pytest.approx(found["run"]["windows"][0]["fromMs"] + 9000.0)
+    assert run_["moves"]["count"] == sum(window["moves"] for window in run_["windows"])
+    assert sum(window["requests"] for window in run_["windows"]) == found["trace"]["requests"] == 4000
+    assert run_["windows"][-1]["meanEmbPercent"] == pytest.approx(run_["moves"]["lastEmbPercent"], abs=0.01)
+    for parts in (run_["byHistoryLength"], run_["byInstance"]):
+        assert sum(part["requests"] for part in parts) == run_["requests"]
+    for part in (*stages, *run_["byHistoryLength"]):
+        assert sum(part["counts"]) == part.get("requests", run_["requests"])
+    assert stages[0]["meanMs"] == pytest.approx(sum(stage["meanMs"] for stage in stages[1:]), abs=1e-3)
+    edges = found["histogramEdgesMs"]
+    beyond = sum(stages[0]["counts"][next(n for n, edge in enumerate(edges) if edge >= stages[0]["p99Ms"]) :])
+    assert beyond <= 0.01 * run_["requests"]
+    mean = sum(each["utilisationPercent"] for each in run_["byInstance"]) / 2
+    assert mean == pytest.approx(run_["utilisationPercent"], abs=0.01)
+
+
 def test_without_a_policy_the_manifest_decides(tmp_path: Path) -> None:
     log = requests_file(tmp_path / "day.grlog")
     beside = manifest(tmp_path / "beside.yaml", pool(), hbm_policy(strategy="Static", bounds={"fallbackEmbPercent": 30}))
