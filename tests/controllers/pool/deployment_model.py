@@ -19,7 +19,7 @@ class ModelPod:
     """A pod, with the times in seconds at which it gets its address, its containers get ready, and it is gone."""
 
     name: str
-    version: str
+    template: str
     created: int
     address_at: int
     running_at: int
@@ -28,6 +28,11 @@ class ModelPod:
     ready_since: int = FOREVER
     deleted: bool = False
     gone_at: int = FOREVER
+
+    @property
+    def version(self) -> str:
+        """The model version."""
+        return self.template.partition(".")[0]
 
     def has_address(self, now: int) -> bool:
         return now >= self.address_at
@@ -43,7 +48,7 @@ class ModelPod:
 class ReplicaSet:
     """`desired` and `most` are the annotations desired-replicas and max-replicas; `actual` and `available` its status."""
 
-    version: str
+    template: str
     born: int
     replicas: int
     desired: int
@@ -66,6 +71,12 @@ class Spec:
     max_surge: int
     max_unavailable: int
     generation: int = 1
+    restarts: int = 0
+
+    @property
+    def template(self) -> str:
+        """What tells one pod template from another."""
+        return f"{self.version}.{self.restarts}"
 
     @property
     def least(self) -> int:
@@ -117,7 +128,7 @@ class Cluster:
 
     def _scale(self) -> bool:
         """A scaling event: proportionally, over all active ReplicaSets."""
-        spec, active, new = self.spec, self._active(), self.sets.get(self.spec.version)
+        spec, active, new = self.spec, self._active(), self.sets.get(self.spec.template)
         if len(active) <= 1:
             newest = active[0] if active else new or self._by_age()[-1]
             # The annotation stays as it is where the size is right already: a known fault of the controller, which then takes
@@ -147,11 +158,11 @@ class Cluster:
         return min(fraction, to_add - added) if to_add > 0 else max(fraction, to_add - added)
 
     def _roll(self) -> bool:
-        spec, new = self.spec, self.sets.get(self.spec.version)
+        spec, new = self.spec, self.sets.get(self.spec.template)
         if new is None:
             room = max(0, min(spec.replicas + spec.max_surge - self._total(), spec.replicas))
             self.made += 1
-            self.sets[spec.version] = ReplicaSet(spec.version, self.made, room, spec.replicas, spec.replicas + spec.max_surge)
+            self.sets[spec.template] = ReplicaSet(spec.template, self.made, room, spec.replicas, spec.replicas + spec.max_surge)
             return True
         if new.replicas > spec.replicas:
             return new.scale(spec.replicas, spec)
@@ -161,7 +172,7 @@ class Cluster:
         return self._shrink_old(new)
 
     def _shrink_old(self, new: ReplicaSet) -> bool:
-        spec, old = self.spec, [each for each in self._active() if each.version != self.spec.version]
+        spec, old = self.spec, [each for each in self._active() if each.template != self.spec.template]
         room = self._total() - spec.least - (new.replicas - new.available)
         if not old or room <= 0:
             return False
@@ -178,7 +189,7 @@ class Cluster:
         return changed
 
     def _write_status(self) -> bool:
-        new = self.sets.get(self.spec.version)
+        new = self.sets.get(self.spec.template)
         available = sum(each.available for each in self.sets.values())
         status = {
             "observedGeneration": self.spec.generation,
@@ -198,13 +209,13 @@ class Cluster:
         return sum(self._sync(each) for each in self._by_age()) > 0
 
     def _sync(self, owner: ReplicaSet) -> bool:
-        pods = [pod for pod in self.pods.values() if pod.version == owner.version and not pod.deleted]
+        pods = [pod for pod in self.pods.values() if pod.template == owner.template and not pod.deleted]
         for _ in range(owner.replicas - len(pods)):
-            self._create(owner.version)
+            self._create(owner.template)
         surplus = sorted(pods, key=self._rank)[: max(0, len(pods) - owner.replicas)]
         for pod in surplus:
-            rolling = len({each.version for each in self.pods.values() if not each.deleted}) > 1
-            self.taken.append(Taken(pod, self.now, pod.ready(self.now), rolling, self.spec.version))
+            rolling = len({each.template for each in self.pods.values() if not each.deleted}) > 1
+            self.taken.append(Taken(pod, self.now, pod.ready(self.now), rolling, self.spec.template))
             self.delete(pod)
         status = len(pods), sum(pod.ready(self.now) for pod in pods)  # of before, as the controller counts
         changed = bool(surplus) or owner.replicas > len(pods) or status != (owner.actual, owner.available)
@@ -215,11 +226,15 @@ class Cluster:
         running, ready = pod.has_address(self.now), pod.ready(self.now)
         return running, ready, int(pod.cost or 0), -pod.ready_since if ready else 0, -pod.created, pod.name
 
-    def _create(self, version: str) -> None:
+    def _create(self, template: str) -> None:
         self.made += 1
         address = self.now + 1 + self.slow // 2
-        name = f"{version}-{self.made:03d}"
-        self.pods[name] = ModelPod(name, version, self.now, address, address + 1 + self.slow // 2)
+        name = f"pod-{template}-{self.made:03d}"
+        self.pods[name] = ModelPod(name, template, self.now, address, address + 1 + self.slow // 2)
+
+    def crash(self, pod: ModelPod) -> None:
+        """A container ends and is started again."""
+        pod.running_at = max(pod.running_at, self.now + 10)
 
     def delete(self, pod: ModelPod) -> None:
         """Somebody deletes a pod; it is gone after a while."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from deployment_model import FOREVER, Cluster, ModelPod, Spec, Taken
 from loop_objects import at, condition_item
-from pod_objects import deployment, managed_pool, pod, pod_instance
+from pod_objects import deployment, managed_pool, pod_instance, raw_pod
 
 from controllers.parsed import ParsedObjects
 from controllers.pool.actions import (
@@ -34,6 +34,8 @@ from controllers.pool.pod_world import Applied, PodWorld, outcome_of
 from controllers.pool.pods import Pod
 from controllers.pool.workload import AgentImage
 from controllers.pool.workload_execute import WorkloadMemory
+from controllers.runtime.conditions import find_condition
+from controllers.runtime.projection import project_pod
 from controllers.runtime.resources import MODEL_VERSION_LABEL, Key
 from crds import GRServingPool, RoutingPolicySpec
 
@@ -320,7 +322,8 @@ class Managed:
         spec = action.body["spec"]
         rolling, version = spec["strategy"]["rollingUpdate"], spec["template"]["metadata"]["labels"][MODEL_VERSION_LABEL]
         generation = 1 if self.cluster is None else self.cluster.spec.generation + 1
-        made = Spec(action.replicas, version, rolling["maxSurge"], rolling["maxUnavailable"], generation)
+        restarts = 0 if self.cluster is None else self.cluster.spec.restarts  # of others' fields nothing is taken away
+        made = Spec(action.replicas, version, rolling["maxSurge"], rolling["maxUnavailable"], generation, restarts)
         if self.cluster is None:
             self.cluster = Cluster(made, now=self.now)
         self.cluster.spec = made
@@ -338,16 +341,20 @@ _PLAIN = managed_pool()
 def _stored_pod(
     name: str, version: str, created: int, address: bool, running: bool, gate: bool, cost: str | None, deleted: bool
 ) -> Pod:
-    return pod(
+    raw = raw_pod(
         name,
         version=version,
         created=at(created),
         address="10.0.0.1" if address else None,
         ready=running,
-        warm=gate and running,
+        warm=gate,
         cost=cost,
         terminating=deleted,
     )
+    up = find_condition(raw["status"]["conditions"], "ContainersReady")
+    assert up is not None
+    up["status"] = str(running)
+    return Pod(project_pod(raw))
 
 
 @lru_cache(maxsize=20_000)
