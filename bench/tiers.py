@@ -6,7 +6,7 @@ the machine is.
 
 from rich.console import Console
 
-from bench import tiers_eviction, tiers_loading, tiers_store
+from bench import tiers_eviction, tiers_loading, tiers_service, tiers_store
 from bench.report import publish
 
 NOTES = (
@@ -18,7 +18,8 @@ NOTES = (
 def run(*, quick: bool, as_json: bool, seed: int) -> None:
     """Measure and publish."""
     results, tables = tiers_eviction.measure(quick=quick)
-    for part in (tiers_loading.measure(), tiers_store.measure(quick=quick, seed=seed)):
+    store = tiers_store.measure(quick=quick, seed=seed)
+    for part in (tiers_loading.measure(), store, tiers_service.measure(quick=quick, seed=seed)):
         results += part[0]
         tables += part[1]
     console = Console(stderr=as_json)

@@ -79,10 +79,14 @@ def _own(share: float) -> list[Result]:
     results = [
         single(f"size-aware, whole future, {percent}", own, "hit ratio", baseline=farthest, goal=farthest, at_least=True),
     ]
-    for name, part in (("seen 60 %", (0.0, SEEN)), ("held-out 40 %", (SEEN, 1.0))):
-        blind = _replayed(share, "look-ahead", 1000).part(*part)
-        own = _replayed(share, "size-aware", 1000).part(*part)
-        results.append(single(f"size-aware 1000, {percent}, {name}", own, "hit ratio", baseline=blind, goal=blind, at_least=True))
+    for policy in ("size-aware", "size-aware-balanced"):
+        for name, part in (("seen 60 %", (0.0, SEEN)), ("held-out 40 %", (SEEN, 1.0))):
+            blind = _replayed(share, "look-ahead", 1000).part(*part)
+            own = _replayed(share, policy, 1000).part(*part)
+            title = f"{RIVALS[policy]} 1000, {percent}, {name}"
+            results.append(single(title, own, "hit ratio", baseline=blind, goal=blind, at_least=True))
+        own, blind = (_replayed(share, rival, 1000).byte_hit_ratio for rival in (policy, "look-ahead"))
+        results.append(single(f"{RIVALS[policy]} 1000, {percent}, bytes hit", own, "share", baseline=blind))
     return results
 
 

@@ -25,6 +25,7 @@ from simulator.workloads.traffic import Traffic
 GIB = 1 << 30
 USERS = 1000
 CHUNK_TOKENS = 1024
+QUICK_HOURS, HOURS = 1.5, 12.0
 INSTANT = TransferCost(
     name="instant",
     to_device_fixed_ms=0.0,
@@ -52,7 +53,7 @@ def feed(hours: float, seed: int) -> Visits:
 
 def measure(*, quick: bool, seed: int) -> tuple[list[Result], list[Table]]:
     """Return figures with goals, and the tables that stand behind them."""
-    visits = feed(3.0 if quick else 12.0, seed)
+    visits = feed(QUICK_HOURS if quick else HOURS, seed)
     results, promotion = _promotion(quick=quick)
     results += _published_sizes(visits)
     results += _offload(visits)
@@ -130,7 +131,8 @@ def _promotion(*, quick: bool) -> tuple[list[Result], Table]:
     ], table
 
 
-def _feed_config(**changes: object) -> StoreConfig:
+def feed_config(**changes: object) -> StoreConfig:
+    """HBM of 40 960 pages of 32 tokens at 16 KiB, and host memory that holds everybody."""
     base = StoreConfig(
         users=USERS,
         bytes_per_token=BYTES_PER_TOKEN,
@@ -145,12 +147,12 @@ def _feed_config(**changes: object) -> StoreConfig:
 
 
 def _published_sizes(visits: Visits) -> list[Result]:
-    """HBM of 40 960 pages of 32 tokens, with host memory for everybody and, bounded, for most."""
+    """Tokens found with host memory for everybody and, bounded, for most, beside HBM alone."""
     results = []
-    bare = TieredStore(_feed_config(dram_bytes=0))
+    bare = TieredStore(feed_config(dram_bytes=0))
     alone = replay_on_store(bare, visits).token_share("hbm")
     for host_gib in (192, 128):
-        store = TieredStore(_feed_config(dram_bytes=host_gib * GIB))
+        store = TieredStore(feed_config(dram_bytes=host_gib * GIB))
         outcome = replay_on_store(store, visits)
         hit = outcome.token_share("hbm", "dram")
         results.append(_at_least(f"tokens hit in HBM 20 GiB + DRAM {host_gib} GiB", hit, 0.985, alone))
@@ -194,7 +196,7 @@ def _cut_histories(visits: Visits) -> tuple[list[Result], Table]:
         ("decoupled, recomputed after 2 cuts", deep, CHUNK_TOKENS, 2),
         ("decoupled, sliding window of 512 (exact)", window, CHUNK_TOKENS, None),
     ):
-        store = TieredStore(_feed_config())
+        store = TieredStore(feed_config())
         book = HistoryBook(positions=positions, max_tokens=8192, cut_tokens=cut, recompute_after=recompute)
         total = 0
         lengths = (visits.state_bytes // BYTES_PER_TOKEN).tolist()
@@ -215,7 +217,7 @@ def _freshness(visits: Visits) -> Table:
     for name in ("versions behind at most", "time to live", "tokens hit", "stale", "mean lag of stale"):
         table.add_column(name, justify="right")
     for lag, ttl_ms in ((None, None), (None, 3_600_000.0), (6, None), (1, None), (0, None)):
-        store = TieredStore(_feed_config(), freshness=Freshness(max_emb_lag=lag, ttl_ms=ttl_ms))
+        store = TieredStore(feed_config(), freshness=Freshness(max_emb_lag=lag, ttl_ms=ttl_ms))
         outcome = replay_on_store(store, visits, emb_every_ms=600_000.0)
         table.add_row(
             "any" if lag is None else str(lag),
