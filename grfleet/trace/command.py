@@ -120,9 +120,9 @@ def convert(
     candidates: Candidates = None,
     user_key_file: UserKeyFile = None,
     row_exponent: Exponent = 0.95,
-    catalog_rows: CatalogRows = 10_000_000,
+    catalog_rows: CatalogRows = 40_000_000,
     drift_percent_per_hour: Drift = 2.0,
-    rows_per_token: RowsPerToken = 8,
+    rows_per_token: RowsPerToken = 2,
     part: PartOption = PartName.ALL,
     as_json: AsJson = False,
 ) -> None:

@@ -23,7 +23,7 @@ from simulator.traces.rows import Row, RowReader
 CHUNK_LINES = 1 << 16
 MOST_KNOWN_USERS = 1 << 18
 SHOWN_SKIPPED = 10
-DEFAULT_LAW = RowLaw(exponent=0.95, catalog_rows=10_000_000, drift_percent_per_hour=2.0)
+DEFAULT_LAW = RowLaw(exponent=0.95, catalog_rows=40_000_000, drift_percent_per_hour=2.0)
 
 Progress = Callable[[int, int], None]
 
@@ -78,7 +78,7 @@ class LogOptions:
     max_history_tokens: int = MAX_HISTORY_TOKENS
     candidates_when_missing: int | None = None
     law: RowLaw = DEFAULT_LAW
-    rows_per_token: int = 8
+    rows_per_token: int = 2
     limits: Limits = field(default_factory=lambda: Limits(lines=200_000_000, text_bytes=64 << 30))
 
     def __post_init__(self) -> None:

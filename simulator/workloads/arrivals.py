@@ -2,26 +2,29 @@
 
 Few requests are a stretch of the recording itself, warped linearly, which keeps the shape of its gaps. More requests than the
 recording has cannot be had that way; they follow its **rate curve**, and within one step of the curve come at random (Poisson). A
-step is RESOLUTION recorded arrivals wide, so that the curve is fine where the recording is dense.
+step is a number of recorded arrivals wide, so that the curve is fine where the recording is dense: 512 for the calm one, lest
+chance in it be blown up into swings of a whole fleet, and 64 for the bursty.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
-RESOLUTION = 64
+RESOLUTION = {"conversation": 512, "code": 64}
 Times = NDArray[np.float64]
 
 
-def recorded(series_ms: Times, count: int, *, duration_ms: float, rng: np.random.Generator) -> tuple[Times, str]:
+def recorded(series_ms: Times, count: int, *, duration_ms: float, resolution: int, rng: np.random.Generator) -> tuple[Times, str]:
     """Return `count` sorted arrivals within [0, duration), in milliseconds, and the rule in words.
 
     Parameters
     ----------
     series_ms : NDArray
-        Shape (n,), recorded arrivals that rise; at least 2 * RESOLUTION of them.
+        Shape (n,), recorded arrivals that rise; at least 2 * resolution of them.
+    resolution : int
+        Recorded arrivals in one step of the rate curve.
     """
-    if len(series_ms) < 2 * RESOLUTION:
-        raise ValueError(f"arrivals: {len(series_ms)} in the recording, at least {2 * RESOLUTION} are needed")
+    if len(series_ms) < 2 * resolution:
+        raise ValueError(f"arrivals: {len(series_ms)} in the recording, at least {2 * resolution} are needed")
     if count < len(series_ms):
         start = int(rng.integers(len(series_ms) - count))
         stretch = series_ms[start : start + count + 1]
@@ -29,12 +32,12 @@ def recorded(series_ms: Times, count: int, *, duration_ms: float, rng: np.random
         if not span > 0:
             raise ValueError("arrivals: the recording has them all in one instant")
         return (stretch[:-1] - stretch[0]) * (duration_ms / span), "a stretch of the recording, warped linearly"
-    edges = series_ms[::RESOLUTION]
+    edges = series_ms[::resolution]
     length = float(edges[-1])
     start_ms = float(rng.uniform(0.0, length))
     expected = expected_arrivals(np.array([start_ms, start_ms + duration_ms]), edges)
     moments = moments_of(np.sort(rng.uniform(expected[0], expected[1], count)), edges)
-    rule = f"rate curve of the recording in steps of {RESOLUTION} arrivals, as long as it was, Poisson within a step"
+    rule = f"rate curve of the recording in steps of {resolution} arrivals, as long as it was, Poisson within a step"
     return np.clip(moments - start_ms, 0.0, np.nextafter(duration_ms, 0.0)), rule
 
 

@@ -2,14 +2,14 @@
 
 | kind | what happens | cache |
 |---|---|---|
-| flash crowd | 1.5 to 2.5 times the rate, by users that were never seen, 1.5 requests each | KV is cold |
-| hot item | 1.3 to 1.8 times the rate, by users that are there already, for a few items that half of the others want too | EMB |
-| long histories | a fifth to two fifths more requests, by the recorded visits with the longest tenth of histories | KV |
+| flash crowd | 1.25 to 1.5 times the rate, by users that were never seen, 1.5 requests each | KV is cold |
+| hot item | 1.2 to 1.5 times the rate, by users that are there already, for a few items that half of the others want too | EMB |
+| long histories | 6 to 12 percent more requests, by the recorded visits with the longest tenth of histories | KV |
 | catalogue churn | all requests go over, linearly, to rows that nobody wanted before, and stay with them | EMB is cold |
 
 The rate of a burst rises for a fifth of its time and falls for a fifth. Factors are drawn and the manifest states the requests.
-They are small enough for a fleet that is two thirds busy; `strength` multiplies what a burst adds (with 4, a flash crowd comes at
-3 to 7 times the rate).
+They are small enough for a fleet that is two thirds busy; `strength` multiplies what a burst adds: at 8, a flash crowd comes at
+3 to 6 times the rate, which only a fleet that is mostly idle can serve.
 """
 
 from collections.abc import Sequence
@@ -40,9 +40,9 @@ class BurstKind(StrEnum):
 
 BURST_KINDS = tuple(BurstKind)
 _EXTRA = {
-    BurstKind.FLASH_CROWD: (0.5, 1.5),
-    BurstKind.HOT_ITEM: (0.3, 0.8),
-    BurstKind.LONG_HISTORIES: (0.2, 0.4),
+    BurstKind.FLASH_CROWD: (0.25, 0.5),
+    BurstKind.HOT_ITEM: (0.2, 0.5),
+    BurstKind.LONG_HISTORIES: (0.06, 0.12),
     BurstKind.CATALOGUE_CHURN: (0.0, 0.0),
 }
 

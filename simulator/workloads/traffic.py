@@ -30,7 +30,7 @@ class Traffic:
     max_history_tokens : int
         Longer histories are cut, as a model with a bounded context does.
     rows_per_token : int
-        Embedding rows looked up per new token and per candidate.
+        Embedding rows looked up per new token and per candidate: the item and one side id.
     signals : Signals
         Early signals.
     """
@@ -42,7 +42,7 @@ class Traffic:
     part: Part = Part.ALL
     arrivals: str = "conversation"
     max_history_tokens: int = 16_384
-    rows_per_token: int = 8
+    rows_per_token: int = 2
     signals: Signals = field(default_factory=Signals)
 
     def __post_init__(self) -> None:

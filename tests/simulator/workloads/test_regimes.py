@@ -85,7 +85,7 @@ def one_burst(kind: BurstKind, **more: Any) -> tuple[RequestLog, Manifest]:
 
 
 def test_a_flash_crowd_brings_users_that_nobody_saw_before() -> None:
-    log, manifest = one_burst(BurstKind.FLASH_CROWD)
+    log, manifest = one_burst(BurstKind.FLASH_CROWD, strength=4.0)
     (event,) = manifest.events
     before = log.rows(0, int(np.searchsorted(log.arrival_ms, event.start_ms)))
     during = window(log, manifest)
@@ -109,7 +109,7 @@ def test_a_hot_item_is_wanted_by_users_that_are_there_and_gathers_their_rows() -
 
 
 def test_long_histories_are_longer_than_the_others() -> None:
-    log, manifest = one_burst(BurstKind.LONG_HISTORIES)
+    log, manifest = one_burst(BurstKind.LONG_HISTORIES, strength=4.0)
     (event,) = manifest.events
 
     before = log.rows(0, int(np.searchsorted(log.arrival_ms, event.start_ms)))
