@@ -1,5 +1,6 @@
 """Closed forms of single-server queues, written from the textbooks and from nothing in the simulator."""
 
+import math
 from decimal import Decimal, getcontext
 
 import numpy as np
@@ -45,3 +46,29 @@ def waits(arrival: NDArray[np.float64], service: NDArray[np.float64]) -> NDArray
     """Waits of a first-come-first-served server: how far the unfinished work lies above its lowest point so far."""
     before = np.concatenate(([0.0], np.cumsum(service)[:-1])) - arrival
     return np.asarray(before - np.minimum.accumulate(before), dtype=np.float64)
+
+
+def preemptive_times_ms(rates_per_ms: list[float], means_ms: list[float], second_moments: list[float]) -> list[float]:
+    """Mean time in system of each class of M/G/1, first class first, where a higher class interrupts and work is resumed."""
+    times, above, residual = [], 0.0, 0.0
+    for rate, mean, second in zip(rates_per_ms, means_ms, second_moments, strict=True):
+        upto = above + rate * mean
+        residual += rate * second / 2.0
+        times.append(mean / (1.0 - above) + residual / ((1.0 - above) * (1.0 - upto)))
+        above = upto
+    return times
+
+
+def md1_refused_share(load: float, places: int) -> float:
+    """Share of arrivals that M/D/1 with so many places, the one in service included, turns away.
+
+    From the queue lengths that departures of M/D/1 without a limit leave behind: below the limit they have the same proportions
+    (Keilson 1966).
+    """
+    arrivals = [math.exp(-load) * load**count / math.factorial(count) for count in range(places + 1)]
+    left = [1.0]
+    for count in range(places - 1):
+        reached = left[0] * arrivals[count] + sum(left[i] * arrivals[count - i + 1] for i in range(1, count + 1))
+        left.append((left[count] - reached) / arrivals[0])
+    total = sum(left)
+    return 1.0 - total / (1.0 + load * total)
