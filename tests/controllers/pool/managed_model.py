@@ -88,8 +88,9 @@ class View:
 class Managed:
     """The pool, its cluster and what happened.
 
-    `busy` tells of whom requests do not end before the deadline, `skew` by how many seconds the leader's clock is ahead, and
-    `cut_off` lists the ready pods that a ReplicaSet took before their drain was over.
+    `busy` tells of whom requests do not end before the deadline, `skew` by how many seconds the leader's clock is ahead, `frozen`
+    whether the watch of Deployments brings nothing, and `cut_off` lists the ready pods that a ReplicaSet took before their drain
+    was over.
     """
 
     wanted: Wanted = field(default_factory=Wanted)
@@ -105,6 +106,7 @@ class Managed:
     now: int = 0
     looks: int = 0
     skew: int = 0
+    frozen: bool = False
     cut_off: list[Taken] = field(default_factory=list)
 
     # -- time ----------------------------------------------------------------------------------------------------------------
@@ -237,7 +239,7 @@ class Managed:
         )
         guards: dict[str, Any] = {each.name: self._state_of(each) for each in self._pods()}
         guards |= {f"instance {each.name}": str(each.drain) for each in self.instances.values()}
-        stored = self._deployment()
+        stored = self.seen.deployment if self.frozen and self.seen is not None else self._deployment()
         guards["deployment"] = None if stored is None else (stored["metadata"]["generation"], stored["status"])
         weights = {f"uid-{each.name}": each.weight for each in self.instances.values() if each.weight}
         return View(pods, instances, weights, stored, guards)

@@ -38,6 +38,7 @@ troubles = st.one_of(
     st.tuples(st.just("restarted by hand"), st.none()),
     st.tuples(st.just("away"), st.booleans()),
     st.tuples(st.just("leader"), st.sampled_from([-3600, 0, 4, 3600])),
+    st.tuples(st.just("frozen"), st.booleans()),
     st.tuples(st.just("stale"), st.none()),
     st.tuples(st.just("cut"), st.integers(0, 4)),
     st.tuples(st.just("busy"), st.sampled_from([0, 1, 2])),
@@ -68,8 +69,8 @@ def happen(fleet: Managed, event: Event, order: tuple[str, ...]) -> None:
         fleet.act(value)
     elif kind == "wait":
         fleet.wait(value, order)
-    elif kind == "away":
-        fleet.away = value
+    elif kind in ("away", "frozen"):
+        setattr(fleet, kind, value)
     elif kind == "leader":
         fleet.skew = value
         fleet.memory.clear()
@@ -92,7 +93,7 @@ def happen(fleet: Managed, event: Event, order: tuple[str, ...]) -> None:
 
 
 def finish(fleet: Managed, order: tuple[str, ...]) -> None:
-    fleet.away, fleet.skew, fleet.wanted = False, 0, replace(fleet.wanted, paused=False)
+    fleet.away, fleet.frozen, fleet.skew, fleet.wanted = False, False, 0, replace(fleet.wanted, paused=False)
     fleet.wait(LONG, order)
 
 
