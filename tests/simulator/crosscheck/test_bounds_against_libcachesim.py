@@ -1,9 +1,9 @@
 """The bound on hits, and our own policy, against policies that others wrote, on users of the real trace sized in bytes.
 
 States keep their last size, because libcachesim's objects do not grow. Measured at 1, 5 and 10 % of all state, hits among
-returning visits: our size-aware rule without a queue 0.10, 0.54, 0.78, GDSF 0.14, 0.53, 0.77, LHD 0.16, 0.50, 0.71; with the whole
-future ours 0.66, 0.98, 1.00, BeladySize 0.63, 0.98, 1.00 under a bound of 0.67, 0.99, 1.00. In a cache of a hundredth, rules that
-count visits (LIRS 0.17) beat ours, which does not.
+returning visits: our size-aware rule without a queue 0.10, 0.54, 0.78, GDSF 0.14, 0.53, 0.77, LHD 0.16, 0.50, 0.71; with the
+whole future ours 0.66, 0.98, 1.00, BeladySize 0.63, 0.98, 1.00 under a bound of 0.67, 0.99, 1.00. In a cache of a hundredth,
+rules that count visits (LIRS 0.17) beat ours, which does not.
 """
 
 from functools import cache
