@@ -107,7 +107,8 @@ def merged(
 
 
 def _leads(arrival_ms: NDArray[np.float64], signals: Signals, rng: np.random.Generator) -> NDArray[np.float32]:
-    """Lead of each request; none is earlier than the start."""
+    """Lead of each request in whole tenths of a millisecond; none is earlier than the start."""
     lead = np.exp(rng.normal(np.log(signals.median_ms), signals.sigma, len(arrival_ms)))
     lead[rng.random(len(arrival_ms)) >= signals.percent / 100.0] = 0.0
-    return np.round(np.minimum(lead, arrival_ms), 1).astype(np.float32)
+    tenths: NDArray[np.float32] = (np.floor(np.minimum(lead, arrival_ms) * 10.0) / 10.0).astype(np.float32)
+    return tenths
