@@ -177,6 +177,7 @@ def oracle(
         from grfleet.simulate.errors import BadInput
         from grfleet.simulate.hindsight import look_back
         from simulator.oracle.cache import OracleCache
+        from simulator.oracle.parallel import WorkerLost
 
         window_ms, duration_ms = _length_ms("--window", window), _length_ms("--duration", duration)
         wanted = _wanted(pool, name, hbm_policy, out, force=force)
@@ -197,6 +198,8 @@ def oracle(
                 )
             except ValueError as error:
                 raise BadInput(f"--window {window}", str(error)) from None
+            except WorkerLost as error:
+                raise BadInput("--workers", str(error), then="fewer processes need less memory") from None
         _deliver(result, out, force=force, as_json=as_json)
 
 

@@ -4,6 +4,7 @@ A file may hold several documents and lists. Kinds of ours are checked against t
 else that stands in the file (Deployments, Secrets) is left alone and named.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,11 +16,12 @@ from pydantic import ValidationError
 
 from crds.registry import BY_NAME
 from crds.schema import structural_schema
-from crds.types import API_VERSION, GROUP, Resource, explain_invalid
+from crds.types import API_VERSION, DNS_SUBDOMAIN, GROUP, Resource, explain_invalid
 from grfleet.simulate.errors import BadInput
 
 MAX_FILE_BYTES = 1 << 20
 MAX_DOCUMENTS = 256
+MAX_NAME = 253
 R = TypeVar("R", bound=Resource)
 
 
@@ -75,18 +77,22 @@ def read_manifests(path: Path) -> Manifests:
 
 
 class _OneOfEachKey(yaml.SafeLoader):
-    """A safe loader that refuses a key that stands twice in one mapping, of which YAML would keep the last."""
+    """A safe loader that refuses a key that stands twice in one mapping, of which YAML would keep the last.
+
+    Merge keys are refused as well: a few lines of them can ask for more memory than there is.
+    """
 
 
 def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen = set()
     for key, _ in node.value:
-        if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+        if key.tag == "tag:yaml.org,2002:merge":
+            raise yaml.constructor.ConstructorError(None, None, "merge keys are not read here", key.start_mark)
+        if isinstance(key, yaml.ScalarNode):
             if key.value in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"the key {key.value!r} stands here twice", key.start_mark)
             seen.add(key.value)
-    loader.flatten_mapping(node)
-    return loader.construct_mapping(node, deep=True)
+    return yaml.constructor.BaseConstructor.construct_mapping(loader, node, deep=True)
 
 
 _OneOfEachKey.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
@@ -131,10 +137,12 @@ def _items(document: Any) -> list[Any]:
 def _name(document: Mapping[str, Any]) -> str:
     metadata = document.get("metadata")
     name = metadata.get("name") if isinstance(metadata, Mapping) else None
-    return name if isinstance(name, str) and name else "without a name"
+    return name if isinstance(name, str) and 0 < len(name) <= MAX_NAME else "without a name"
 
 
 def _parsed(where: str, kind: str, document: Mapping[str, Any]) -> Resource:
+    if re.fullmatch(DNS_SUBDOMAIN, _name(document), re.ASCII) is None:
+        raise BadInput(f"{where}, field metadata.name", "is no name that an object can have", then="use a-z, 0-9, - and .")
     known = _schema_of(kind)
     wanted = {key: value for key, value in document.items() if key != "status"}  # what the cluster wrote is no wish
     for field in _unknown(wanted, known, ""):

@@ -11,6 +11,7 @@ from importlib import metadata
 from grfleet.simulate import schema
 from grfleet.simulate.bars import Bars
 from grfleet.simulate.choice import Choice
+from grfleet.simulate.errors import BadInput
 from grfleet.simulate.figures import difference_of, figures_of, histogram_edges_ms
 from grfleet.simulate.replayed import Replayed
 from grfleet.simulate.translate import Fleet
@@ -50,16 +51,19 @@ def rehearse(
     agents = None if choice.holds else AgentSplit(choice.intent())
 
     def run(config: FleetConfig, title: str, steered: AgentSplit | None) -> FleetResult:
-        return simulate(
-            log,
-            config,
-            level=level,
-            split=steered,
-            routing=owners,
-            seed=seed,
-            measured_from_ms=measured_from_ms,
-            progress=bars(title),
-        )
+        try:
+            return simulate(
+                log,
+                config,
+                level=level,
+                split=steered,
+                routing=owners,
+                seed=seed,
+                measured_from_ms=measured_from_ms,
+                progress=bars(title),
+            )
+        except ValueError as error:  # a log so long and sparse that its decisions cannot be counted
+            raise BadInput("--trace", str(error), then="replay a part of the log, or let step.intervalMs be longer") from None
 
     result = run(config, _words(choice), agents)
     same = choice.holds and choice.first_percent == fallback

@@ -91,7 +91,7 @@ def fleet_of(
         "routing: every instance is warm, nobody moves; RoutingPolicies have no effect",
     ]
     hbm_bytes = parse_quantity(spec.memory.hbm_bytes)
-    if hbm_bytes > accelerator.hbm_bytes:
+    if hbm_bytes > 1.5 * accelerator.hbm_bytes:  # sizes of cards are rounded
         times = hbm_bytes / accelerator.hbm_bytes
         assumptions.append(f"memory: {times:.1f} times that of one {accelerator.name}; compute and link stay those of one")
     refill, told_refill = _refill_percent(wanted, accelerator)

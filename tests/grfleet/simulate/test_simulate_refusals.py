@@ -12,6 +12,7 @@ import pytest
 from simulate_inputs import event_csv, hbm_policy, manifest, pool, regulars, requests_file, run
 
 from grfleet.simulate.command import oracle, simulate
+from simulator.oracle.parallel import WorkerLost
 
 MODEL = {"name": "ranker", "version": "7", "kvBytesPerToken": 16384, "embRowBytes": 512, "maxHistoryTokens": 4096}
 ADOPTED: dict[str, Any] = {"adopted": {"matchLabels": {"app": "gr"}}}
@@ -108,6 +109,13 @@ def test_a_policy_that_cannot_be_is_refused_by_its_field(
         ("[" * 5000, ["no YAML"]),
         ("kind: A\nsize: 1e400\nmetadata: {name: .nan}\n", ["holds no GRServingPool"]),
         ("kind: {a: b}\n", ["no kind"]),
+        ("a: &a {x: 1}\nb: {<<: [*a, *a]}\n", ["line 2", "merge keys"]),
+        ("&a [*a]\n", ["no kind"]),
+        ("&a {kind: *a}\n", ["no YAML"]),
+        ("kind: " + "9" * 5000, ["pool.yaml"]),
+        ("? [1, 2]\n: kind\n", ["pool.yaml"]),
+        ('apiVersion: grfleet.dev/v1alpha1\nkind: GRServingPool\nmetadata: {name: "a\\e[2Jb"}\n', ["field metadata.name"]),
+        ("apiVersion: grfleet.dev/v1alpha1\nkind: GRServingPool\nspec: {}\n", ["field metadata.name"]),
         ("x" * (1 << 20) + "y", ["more than 1048576 bytes"]),
     ],
 )
@@ -228,6 +236,33 @@ def test_what_the_oracle_cannot_use_is_refused(tmp_path: Path, log: Path, argume
     said = refused(tmp_path, "oracle", "--trace", log, "--pool", manifests, *arguments)
 
     assert [word for word in words if word not in said] == []
+
+
+def test_a_log_too_long_and_sparse_to_decide_over_is_refused(tmp_path: Path) -> None:
+    manifests = manifest(tmp_path / "pool.yaml", pool())
+    log = event_csv(tmp_path / "log.csv", regulars(3, users=2, every_ms=1e9))
+
+    assert "intervalMs" in refused(tmp_path, "simulate", "--trace", log, "--pool", manifests)
+
+
+def test_a_process_of_the_oracle_that_was_lost_is_one_line(tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lose(*_: object, **__: object) -> None:
+        raise WorkerLost("process 0 of the oracle ended before it was done")
+
+    monkeypatch.setattr("grfleet.simulate.hindsight.best_splits", lose)
+    manifests = manifest(tmp_path / "pool.yaml", pool())
+
+    assert "--workers" in refused(tmp_path, "oracle", "--trace", log, "--pool", manifests)
+
+
+def test_an_interrupted_run_leaves_nothing_and_is_code_130(tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("grfleet.simulate.rehearse.simulate", interrupt)
+    manifests = manifest(tmp_path / "pool.yaml", pool())
+
+    assert "nothing was written" in refused(tmp_path, "simulate", "--trace", log, "--pool", manifests, code=130)
 
 
 def test_a_warm_up_longer_than_the_log_is_refused(tmp_path: Path, log: Path) -> None:

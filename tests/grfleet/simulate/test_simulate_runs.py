@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from simulate_inputs import event_csv, event_jsonl_gz, hbm_policy, manifest, pool, regulars, requests_file, run, strangers
+from simulate_inputs import Visit, event_csv, event_jsonl_gz, hbm_policy, manifest, pool, regulars, requests_file, run, strangers
 
 from grfleet.simulate.translate import accelerator_of
 from simulator.physics.model_shape import HSTU_MTSERVE
@@ -259,6 +259,40 @@ def test_too_few_requests_are_not_trusted_and_all_the_same_written(tmp_path: Pat
     assert "too few for a P99" in ran.result["notTrustedBecause"][0]
     assert "Not to be trusted" in (ran.out / "summary.md").read_text()
     assert "NOT TO BE TRUSTED" in ran.outcome.stdout
+
+
+@pytest.mark.parametrize("command", ["simulate", "oracle"])
+@pytest.mark.parametrize(
+    "visits",
+    [
+        strangers(1),
+        [(5.0, "u", 100, 3)] * 3,
+        [(1.0, "u", 0, 1), (2.0, "v", 0, 1), (3.0, "u", 1, 1)],
+        [(1.0, "u", 4096, 1 << 20)],
+        [(1e12 - 1.0, "u", 1, 1), (1e12, "u", 1, 1)],
+    ],
+    ids=["one", "at-once", "empty", "large", "late"],
+)
+def test_the_smallest_and_the_oddest_logs_give_a_result_that_says_how_little_it_is_worth(
+    tmp_path: Path, plain: Path, monkeypatch: pytest.MonkeyPatch, command: str, visits: list[Visit]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    log = event_csv(tmp_path / "log.csv", visits)
+
+    ran = run(
+        command,
+        tmp_path / "out",
+        "--trace",
+        log,
+        "--pool",
+        plain,
+        *(("--warm-up", "0s") if command == "simulate" else ("--workers", "1")),
+    )
+
+    assert ran.code == 3, ran.said
+    assert ran.result["trace"]["requests"] == len(visits)
+    assert "NaN" not in (ran.out / "result.json").read_text()
+    assert "nan" not in (ran.out / "summary.md").read_text()
 
 
 def test_more_load_than_any_split_carries_is_not_trusted(tmp_path: Path, plain: Path) -> None:
