@@ -97,14 +97,15 @@ def choose(
     best = np.argmin(cost, axis=1)
     penalty = np.stack([penalty_of(int(window)) for window in windows])
     planned, planned_ms = cheapest_plan(cost, weight, penalty)
+    # The same sums in other orders differ in their last bits.
+    planned_ms = min(planned_ms, float(mean[static]))
     return Choice(
         best=_spread(best, windows, count),
         planned=_spread(planned, windows, count),
         static=static,
         static_ms=float(mean[static]),
-        best_ms=float(weight @ cost.min(axis=1)),
-        # The sum along the path is rounded in another order than the mean over windows.
-        planned_ms=min(planned_ms, float(mean[static])),
+        best_ms=min(float(weight @ cost.min(axis=1)), planned_ms),
+        planned_ms=planned_ms,
     )
 
 

@@ -14,7 +14,8 @@ from simulator.compiled import compiled
 from simulator.oracle.costs import NOWHERE, PLACES
 
 BINS = 4096
-SHIFT = 44  # of 52 bits of fraction, 8 are kept
+SHIFT = 15  # of 23 bits of fraction, 8 are kept
+BLOCK = 512
 HALVES = 2
 RARE_ROWS = 0.25
 
@@ -25,12 +26,12 @@ SUMS = 8
 
 def lowest_bin(least_ms: float) -> int:
     """Return the number, over all positive floats, of the bin at the power of two below `least_ms`."""
-    return int(np.float64(2.0 ** np.floor(np.log2(max(least_ms, 1e-6)))).view(np.int64)) >> SHIFT
+    return int(np.float32(2.0 ** np.floor(np.log2(max(least_ms, 1e-6)))).view(np.int32)) >> SHIFT
 
 
 def bin_edges_ms(lowest: int) -> NDArray[np.float64]:
     """Return the lower edges of all bins and the upper edge of the last, in ms."""
-    return (np.arange(lowest, lowest + BINS + 1, dtype=np.int64) << SHIFT).view(np.float64)
+    return (np.arange(lowest, lowest + BINS + 1, dtype=np.int32) << SHIFT).view(np.float32).astype(np.float64)
 
 
 @compiled
@@ -45,7 +46,6 @@ def chance_above(values: NDArray[np.float64]) -> NDArray[np.float64]:
 @compiled
 def advance(
     arrival: NDArray[np.float64],
-    half: NDArray[np.uint8],
     step: NDArray[np.int32],
     law: NDArray[np.uint8],
     found: NDArray[np.int32],
@@ -59,12 +59,11 @@ def advance(
     spread: NDArray[np.float64],
     gather: tuple[float, float],
     slo_ms: float,
-    lowest: int,
     free: NDArray[np.float64],
-    histogram: NDArray[np.uint32],
+    latency: NDArray[np.float32],
     sums: NDArray[np.float64],
-) -> tuple[int, int]:
-    """Serve the requests span[0]..span[1]-1 at every split; returns the lowest bin used and one past the highest.
+) -> None:
+    """Serve the requests span[0]..span[1]-1 at every split.
 
     Parameters
     ----------
@@ -82,20 +81,17 @@ def advance(
         Fixed milliseconds of a gather, and milliseconds of each row.
     free : float64, shape (splits,)
         When the server of each split is free; moved on.
-    histogram : uint32, shape (HALVES, splits, BINS)
-        Added to.
+    latency : float32, shape (at least span[1] - span[0], splits)
+        Filled.
     sums : float64, shape (SUMS, splits)
         Added to.
     """
     splits = len(free)
-    latency = np.empty(splits)
-    bits = latency.view(np.int64)
-    total, good, busy, missed_rows = np.zeros(splits), np.zeros(splits), np.zeros(splits), np.zeros(splits)
+    total, good, busy, missed = np.zeros(splits), np.zeros(splits), np.zeros(splits), np.zeros(splits)
+    service = np.empty(splits)
     changes = np.zeros((3, splits + 1))
-    bottom, top = BINS, 0
     state_bytes = 0.0
     for now in range(span[0], span[1]):
-        when = arrival[now]
         ratio, deviation = miss[step[now], law[now]], spread[step[now], law[now]]
         begin = 0
         for place in range(PLACES):
@@ -106,73 +102,51 @@ def advance(
             else:
                 changes[0, 0] += fixed[0, now]
                 changes[1, 0] += rows[0, now]
-            asked = rows[place, now]
-            _serve(
-                begin,
-                end,
-                when,
-                fixed[place, now],
-                asked,
-                (noise[now] * np.sqrt(asked), (noise[now] * noise[now] - 1.0) / 6.0, rare[now]),
-                ratio,
-                deviation,
-                gather,
-                slo_ms,
-                free,
-                latency,
-                total,
-                good,
-                busy,
-                missed_rows,
-            )
+            if begin < end:
+                asked, number = rows[place, now], noise[now]
+                drawn = (number * np.sqrt(asked), (number * number - 1.0) / 6.0, rare[now])
+                _service(begin, end, fixed[place, now], asked, drawn, gather, ratio, deviation, service)
+                _add_product(begin, end, asked, ratio, missed)
             begin = end
+        waited = latency[now - span[0]]
+        _wait(arrival[now], service, free, waited)
+        _add(service, busy)
+        _add_latency(waited, slo_ms, total, good)
         changes[2, found[0, now]] += kv_bytes[now]
         state_bytes += kv_bytes[now]
-        counts = histogram[half[now]]
-        for split in range(splits):
-            place = (bits[split] >> SHIFT) - lowest
-            place = min(max(place, 0), BINS - 1)
-            counts[split, place] += np.uint32(1)
-            bottom = min(bottom, place)
-            top = max(top, place + 1)
     sums[LATENCY] += total
     sums[GOOD] += good
     sums[BUSY] += busy
-    sums[MISSED] += missed_rows
+    sums[MISSED] += missed
     sums[KV_ASKED] += state_bytes
     for row in range(3):
         value = 0.0
         for split in range(splits):
             value += changes[row, split]
             sums[FIXED + row, split] += value
-    return bottom, top
+
+
+# The loops over splits touch few arrays each: only then does the compiler turn them into vector instructions.
 
 
 @compiled
-def _serve(
+def _service(
     begin: int,
     end: int,
-    when: float,
     fixed: float,
     asked: float,
-    noise: tuple[float, float, float],
+    drawn: tuple[float, float, float],
+    gather: tuple[float, float],
     ratio: NDArray[np.float64],
     deviation: NDArray[np.float64],
-    gather: tuple[float, float],
-    slo_ms: float,
-    free: NDArray[np.float64],
-    latency: NDArray[np.float64],
-    total: NDArray[np.float64],
-    good: NDArray[np.float64],
-    busy: NDArray[np.float64],
-    missed_rows: NDArray[np.float64],
+    service: NDArray[np.float64],
 ) -> None:
-    """Serve one request at neighbouring splits.
+    """Set the service times of one request at neighbouring splits.
 
     Its misses are binomial quantiles to second order (Cornish and Fisher 1938), rounded; below a quarter of a row on average
     there is one or none, with the right mean.
     """
-    scale, skew, chance = noise
+    scale, skew, chance = drawn
     gather_fixed, row_ms = gather
     for split in range(begin, end):
         mean = asked * ratio[split]
@@ -180,16 +154,35 @@ def _serve(
         missed = missed if mean >= RARE_ROWS else (1.0 if chance < mean else 0.0)
         missed = missed if missed > 0.0 else 0.0
         missed = missed if missed < asked else asked
-        service = fixed + missed * row_ms + (gather_fixed if missed > 0.0 else 0.0)
+        service[split] = fixed + missed * row_ms + (gather_fixed if missed > 0.0 else 0.0)
+
+
+@compiled
+def _add_product(begin: int, end: int, factor: float, values: NDArray[np.float64], sums: NDArray[np.float64]) -> None:
+    for split in range(begin, end):
+        sums[split] += factor * values[split]
+
+
+@compiled
+def _wait(when: float, service: NDArray[np.float64], free: NDArray[np.float64], latency: NDArray[np.float32]) -> None:
+    for split in range(len(free)):
         free_at = free[split]
-        done = (free_at if free_at > when else when) + service
+        done = (free_at if free_at > when else when) + service[split]
         free[split] = done
-        waited = done - when
-        latency[split] = waited
-        total[split] += waited
-        good[split] += 1.0 if waited <= slo_ms else 0.0
-        busy[split] += service
-        missed_rows[split] += missed
+        latency[split] = done - when
+
+
+@compiled
+def _add(values: NDArray[np.float64], sums: NDArray[np.float64]) -> None:
+    for split in range(len(values)):
+        sums[split] += values[split]
+
+
+@compiled
+def _add_latency(latency: NDArray[np.float32], slo_ms: float, total: NDArray[np.float64], good: NDArray[np.float64]) -> None:
+    for split in range(len(latency)):
+        total[split] += latency[split]
+        good[split] += 1.0 if latency[split] <= slo_ms else 0.0
 
 
 @compiled
@@ -241,10 +234,122 @@ def quantiles(
 
 
 @compiled
-def pour(source: NDArray[np.uint32], target: NDArray[np.uint32], offset: int, bottom: int, top: int) -> None:
-    """Add the bins bottom..top-1 of `source` to `target`, whose splits begin at `offset`, and empty them."""
-    for half in range(source.shape[0]):
-        for split in range(source.shape[1]):
-            for place in range(bottom, top):
-                target[half, offset + split, place] += source[half, split, place]
-                source[half, split, place] = 0
+def tally(
+    latency: NDArray[np.float32],
+    half: NDArray[np.uint8],
+    lowest: int,
+    offset: int,
+    histogram: NDArray[np.uint32],
+    heaps: NDArray[np.float32],
+    filled: NDArray[np.int64],
+) -> tuple[int, int]:
+    """Count latencies, and keep the largest; returns the lowest bin used and one past the highest.
+
+    Parameters
+    ----------
+    latency : float32, shape (requests, splits)
+    half : uint8, shape (requests,)
+    lowest, offset : int
+        Number of the first bin; place of the first split in the histogram.
+    histogram : uint32, shape (HALVES, all splits, BINS)
+        Added to.
+    heaps : float32, shape (HALVES, splits, most)
+        The largest latencies so far, the smallest of them first; `most` must be above the rank that `upper_quantile` reads.
+    filled : int64, shape (HALVES,)
+        Requests seen so far; moved on.
+    """
+    bits = latency.view(np.int32)
+    bottom, top = BINS, 0
+    start = 0
+    while start < len(half):
+        part, stop = half[start], start + 1
+        while stop < len(half) and half[stop] == part:
+            stop += 1
+        for split in range(latency.shape[1]):
+            counts, heap = histogram[part, offset + split], heaps[part, split]
+            least, most = _tally_run(latency[start:stop], bits[start:stop], split, lowest, counts, heap, filled[part])
+            bottom, top = min(bottom, least), max(top, most)
+        filled[part] += stop - start
+        start = stop
+    return bottom, top + 1
+
+
+@compiled
+def _tally_run(
+    latency: NDArray[np.float32],
+    bits: NDArray[np.int32],
+    split: int,
+    lowest: int,
+    counts: NDArray[np.uint32],
+    heap: NDArray[np.float32],
+    seen: int,
+) -> tuple[int, int]:
+    """Count one split's latencies of a stretch of one half; returns the lowest and the highest bin used."""
+    size = len(heap)
+    bar = heap[0] if seen >= size else np.float32(-1.0)  # what a latency must exceed to be among the largest
+    bottom, top = BINS - 1, 0
+    for place in range(latency.shape[0]):
+        found = min(max(int(bits[place, split] >> SHIFT) - lowest, 0), BINS - 1)
+        counts[np.uint64(found)] += np.uint32(1)
+        bottom = min(bottom, found)
+        top = max(top, found)
+        value = latency[place, split]
+        if value > bar:
+            if seen < size:
+                _rise(heap, seen, value)
+                seen += 1
+            else:
+                _sink(heap, value)
+            if seen >= size:
+                bar = heap[0]
+    return bottom, top
+
+
+@compiled
+def _rise(heap: NDArray[np.float32], place: int, value: float) -> None:
+    while place > 0 and heap[(place - 1) // 2] > value:
+        heap[place] = heap[(place - 1) // 2]
+        place = (place - 1) // 2
+    heap[place] = value
+
+
+@compiled
+def _sink(heap: NDArray[np.float32], value: float) -> None:
+    """Replace the smallest of a full heap."""
+    size, place = len(heap), 0
+    while 2 * place + 1 < size:
+        child = 2 * place + 1
+        if child + 1 < size and heap[child + 1] < heap[child]:
+            child += 1
+        if heap[child] >= value:
+            break
+        heap[place] = heap[child]
+        place = child
+    heap[place] = value
+
+
+def heap_size(requests: int, percent: float) -> int:
+    """Return how many of the largest latencies have to be known for a quantile of so many requests."""
+    return int(max(requests - 1, 0) * (1.0 - percent / 100.0)) + 2
+
+
+@compiled
+def upper_quantile(heaps: NDArray[np.float32], filled: NDArray[np.int64], percent: float) -> NDArray[np.float64]:
+    """Return a quantile of both halves and of all from their largest latencies, shape (HALVES + 1, splits); NaN of nothing.
+
+    As `numpy.percentile`. `heaps` and `filled` are those of `tally`.
+    """
+    splits, most = heaps.shape[1], heaps.shape[2]
+    kept = np.minimum(filled, most)
+    out = np.full((HALVES + 1, splits), np.nan)
+    number = np.array([filled[0], filled[1], filled[0] + filled[1]])
+    for split in range(splits):
+        first, second = np.sort(heaps[0, split, : kept[0]]), np.sort(heaps[1, split, : kept[1]])
+        for part, values in enumerate((first, second, np.sort(np.concatenate((first, second))))):
+            if len(values):
+                position = (number[part] - 1) * (1.0 - percent / 100.0)
+                rank = int(position)
+                high = np.float64(values[len(values) - 1 - rank])
+                low = np.float64(values[max(len(values) - 2 - rank, 0)])
+                out[part, split] = high + (low - high) * (position - rank)
+    return out

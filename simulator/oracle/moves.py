@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.compiled import compiled
 from simulator.fleet.config import FleetConfig, RefillMode
 from simulator.oracle.lindley import ASKED, BUSY, FIXED, KV_MISSED, MISSED
 
@@ -39,21 +40,8 @@ class Moves:
         sums : float64, shape (SUMS, splits)
             Of one instance, or the mean over several.
         """
-        extra_ms, stop_ms = self.extra_ms(sums)
-        busy = sums[BUSY]
-        rho = busy / self.window_ms
-        loaded = rho + extra_ms / self.window_ms
-        longer = 1.0 + np.divide(extra_ms, busy, out=np.zeros_like(extra_ms), where=busy > 0)
-        factor = longer * np.maximum(1.0 - rho, LEAST_SPARE) / np.maximum(1.0 - loaded, LEAST_SPARE)
-        backlog_ms = (np.maximum(loaded - 1.0, 0.0) - np.maximum(rho - 1.0, 0.0)) * self.window_ms / 2
-        # While the server stands, and until its queue has drained, waits fall evenly from the stop's length to none. Below one
-        # request in a hundred they push P99 along its tail, taken as a power of -3; beyond that P99 is one of them.
-        spare = np.maximum(1.0 - rho, LEAST_SPARE)
-        struck = stop_ms / spare / self.window_ms / ONE_PERCENT
-        pushed = np.maximum(1.0 - struck, LEAST_LEFT) ** (-1.0 / TAIL_POWER)
-        waiting_ms = np.maximum(stop_ms - ONE_PERCENT * spare * self.window_ms, 0.0)
-        out: NDArray[np.float64] = p99_ms * (factor * pushed - 1.0) + backlog_ms + waiting_ms
-        return out
+        extra, stop = self.extra_ms(sums)
+        return _risen(p99_ms, sums[BUSY], extra, stop, self.window_ms)
 
     def extra_ms(self, sums: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the work X that a move adds until all has filled, and for how long it stops the server, ms, (from, to)."""
@@ -62,66 +50,108 @@ class Moves:
         asked = sums[ASKED] / self.window_ms
         ratio = np.divide(sums[MISSED], sums[ASKED], out=np.zeros_like(asked), where=asked > 0)
         gather_ms = np.divide(sums[BUSY] - sums[FIXED], sums[ASKED], out=np.zeros_like(asked), where=asked > 0)
-        kv = self._kv_work(asked, sums[FIXED] / self.window_ms, sums[KV_MISSED] / self.window_ms, gather_ms)
+        extra = _kv_work(self.kv_bytes, asked, sums[FIXED] / self.window_ms, sums[KV_MISSED] / self.window_ms, gather_ms)
+        stop = np.zeros_like(extra)
         if config.refill is RefillMode.BLOCKING:
             grown = np.maximum(self.emb_bytes[None, :] - self.emb_bytes[:, None], 0)
             stop = grown / (service.link_bytes_per_second / 1e3)
-            return kv + stop, stop
-        return kv + self._emb_work(asked, ratio, gather_ms, row_ms), np.zeros_like(kv)
-
-    def _emb_work(
-        self, asked: NDArray[np.float64], ratio: NDArray[np.float64], gather_ms: NDArray[np.float64], row_ms: float
-    ) -> NDArray[np.float64]:
-        """Gathers while EMB grows from split to split, beyond those of its last one, and what refill takes from them.
-
-        `gather_ms` is the time of all gathers over the rows looked up, so that it holds their fixed cost too.
-        """
-        service = self.config.service
-        refill = self.config.refill_bytes_per_second / 1e3
+            return extra + stop, stop
+        refill = config.refill_bytes_per_second / 1e3
         taken = min(refill / (service.link_bytes_per_second / 1e3), MOST_TAKEN)
-        between = (ratio[1:] + ratio[:-1]) / 2
-        misses = asked[:, None] * between[None, :]  # (to, step)
-        filling = misses + refill / service.row_bytes
-        lasts = _over(np.diff(self.emb_bytes) / service.row_bytes, filling)
-        beyond = asked[:, None] * np.maximum((gather_ms[1:] + gather_ms[:-1])[None, :] / 2 - gather_ms[:, None], 0.0)
-        slower = misses * taken / (1.0 - taken) * row_ms
-        return _rising((beyond + slower) * lasts)
-
-    def _kv_work(
-        self,
-        asked: NDArray[np.float64],
-        fixed: NDArray[np.float64],
-        written: NDArray[np.float64],
-        gather_ms: NDArray[np.float64],
-    ) -> NDArray[np.float64]:
-        """Compute and look-ups of users not found while KV grows from split to split, beyond those of its last one."""
-        lasts = _over(-np.diff(self.kv_bytes).astype(np.float64), (written[1:] + written[:-1]) / 2)
-        between_fixed, between_asked = (fixed[1:] + fixed[:-1]) / 2, (asked[1:] + asked[:-1]) / 2
-        lost = np.maximum(between_fixed[None, :] - fixed[:, None], 0.0)
-        lost += np.maximum(between_asked[None, :] - asked[:, None], 0.0) * gather_ms[:, None]
-        return _falling(lost * lasts)
+        rows = self.emb_bytes / service.row_bytes
+        slower_ms = taken / (1.0 - taken) * row_ms
+        return extra + _emb_work(rows, asked, ratio, gather_ms, refill / service.row_bytes, slower_ms), stop
 
 
-def _over(amount: NDArray[np.float64], rate: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the time that filling takes; none where nothing fills, since then nothing is missing either."""
-    return np.divide(amount, rate, out=np.zeros(rate.shape), where=rate > 0)
+@compiled
+def _risen(
+    p99_ms: NDArray[np.float64],
+    busy: NDArray[np.float64],
+    extra_ms: NDArray[np.float64],
+    stop_ms: NDArray[np.float64],
+    window_ms: float,
+) -> NDArray[np.float64]:
+    """Return what P99 rises by, (from, to), from the work that is added and the time for which the server stands.
 
-
-def _rising(work: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Sum work (to, step) over the steps of each move upwards; return (from, to), zero for moves downwards."""
-    splits = work.shape[0]
-    sums = np.concatenate((np.zeros((splits, 1)), np.cumsum(work, axis=1)), axis=1)
-    moved = sums[np.arange(splits), np.arange(splits)][:, None] - sums  # (to, from)
-    out: NDArray[np.float64] = np.triu(moved.T)
+    While the server stands, and until its queue has drained, waits fall evenly from the stop's length to none. Below one request
+    in a hundred they push P99 along its tail, taken as a power of -3; beyond that P99 is one of them.
+    """
+    splits = len(p99_ms)
+    out = np.zeros((splits, splits))
+    for after in range(splits):
+        rho = busy[after] / window_ms
+        spare = max(1.0 - rho, LEAST_SPARE)
+        for before in range(splits):
+            extra, stop = extra_ms[before, after], stop_ms[before, after]
+            loaded = rho + extra / window_ms
+            longer = 1.0 + (extra / busy[after] if busy[after] > 0.0 else 0.0)
+            factor = longer * spare / max(1.0 - loaded, LEAST_SPARE)
+            backlog = (max(loaded - 1.0, 0.0) - max(rho - 1.0, 0.0)) * window_ms / 2
+            struck = stop / spare / window_ms / ONE_PERCENT
+            pushed = max(1.0 - struck, LEAST_LEFT) ** (-1.0 / TAIL_POWER) if struck > 0.0 else 1.0
+            waiting = max(stop - ONE_PERCENT * spare * window_ms, 0.0)
+            out[before, after] = p99_ms[after] * (factor * pushed - 1.0) + backlog + waiting
     return out
 
 
-def _falling(work: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Sum work (to, step) over the steps of each move downwards; return (from, to), zero for moves upwards."""
-    splits = work.shape[0]
-    sums = np.concatenate((np.zeros((splits, 1)), np.cumsum(work, axis=1)), axis=1)
-    moved = sums - sums[np.arange(splits), np.arange(splits)][:, None]  # (to, from)
-    out: NDArray[np.float64] = np.tril(moved.T)
+@compiled
+def _emb_work(
+    rows: NDArray[np.float64],
+    asked: NDArray[np.float64],
+    ratio: NDArray[np.float64],
+    gather_ms: NDArray[np.float64],
+    refill: float,
+    slower_ms: float,
+) -> NDArray[np.float64]:
+    """Return gathers while EMB grows from split to split, beyond those of its last one, and what refill takes from them.
+
+    Parameters
+    ----------
+    rows, asked, ratio, gather_ms : float64, shape (splits,)
+        Rows that fit; rows looked up a millisecond; miss ratio; time of all gathers over the rows looked up, which holds their
+        fixed cost too.
+    refill, slower_ms : float
+        Rows a millisecond that refill loads, and by how much that slows each row of a gather.
+    """
+    splits = len(rows)
+    out = np.zeros((splits, splits))
+    for after in range(splits):
+        work = 0.0
+        for before in range(after - 1, -1, -1):
+            misses = asked[after] * (ratio[before] + ratio[before + 1]) / 2
+            filling = misses + refill
+            if filling > 0.0:  # where nothing fills, nothing is missing either
+                lasts = (rows[before + 1] - rows[before]) / filling
+                beyond = max((gather_ms[before] + gather_ms[before + 1]) / 2 - gather_ms[after], 0.0)
+                work += (asked[after] * beyond + misses * slower_ms) * lasts
+            out[before, after] = work
+    return out
+
+
+@compiled
+def _kv_work(
+    kv_bytes: NDArray[np.int64],
+    asked: NDArray[np.float64],
+    fixed: NDArray[np.float64],
+    written: NDArray[np.float64],
+    gather_ms: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Return compute and look-ups of users not found while KV grows from split to split, beyond those of its last one.
+
+    `asked`, `fixed` and `written` (rows, milliseconds of work, bytes of state) are per millisecond.
+    """
+    splits = len(asked)
+    out = np.zeros((splits, splits))
+    for after in range(splits):
+        work = 0.0
+        for before in range(after + 1, splits):
+            writing = (written[before - 1] + written[before]) / 2
+            if writing > 0.0:
+                lasts = (kv_bytes[before - 1] - kv_bytes[before]) / writing
+                beyond = max((fixed[before - 1] + fixed[before]) / 2 - fixed[after], 0.0)
+                more = max((asked[before - 1] + asked[before]) / 2 - asked[after], 0.0)
+                work += (beyond + more * gather_ms[after]) * lasts
+            out[before, after] = work
     return out
 
 

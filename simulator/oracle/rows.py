@@ -18,7 +18,8 @@ from simulator.request_log import RowLaw
 
 EXACT_RANKS = 256
 GROWTH = 1.015
-GRID = 64
+GRID = 96
+FAR = 1e15
 HOUR_MS = 3_600_000.0
 
 
@@ -81,7 +82,7 @@ def zipf_mass(first: NDArray[np.int64], last: NDArray[np.int64], exponent: float
 
 
 def miss_ratios(
-    pieces: Pieces,
+    laws: Sequence[RowLaw],
     *,
     edge_ms: NDArray[np.float64],
     asked: NDArray[np.float64],
@@ -104,20 +105,34 @@ def miss_ratios(
     Returns
     -------
     float64, shape (steps, laws, capacities)
+        One for laws that neither draw in a step nor drew within reach of the largest cache.
     """
-    steps, laws = asked.shape
-    out = np.ones((steps, laws, len(capacity_rows)))
+    steps = len(asked)
+    out = np.ones((*asked.shape, len(capacity_rows)))
     used = np.flatnonzero(asked.sum(axis=1) > 0)
     if not len(used):
         return out
-    drawn = np.concatenate((np.zeros((1, laws)), np.cumsum(asked, axis=0)))
+    drawn = np.concatenate((np.zeros((1, len(laws))), np.cumsum(asked, axis=0)))
     pace_ms = (edge_ms[used[0] + 1] - edge_ms[used[0]]) / asked[used[0]].sum()
-    same = laws == 1 and not pieces.takeover_per_ms.any()
+    same = np.count_nonzero(asked.sum(axis=0) + before) == 1 and all(not law.drift_percent_per_hour for law in laws)
+    cut: dict[tuple[int, ...], Pieces] = {}
+    reach = 2.0 * float(capacity_rows[-1])
     for step in [0] if same else range(steps):
         # In the middle of the step.
         now, now_ms = (drawn[step] + drawn[step + 1]) / 2, (edge_ms[step] + edge_ms[step + 1]) / 2
         clock = _Clock(drawn=drawn, edge_ms=edge_ms, before=before, pace_ms=pace_ms, now=now, now_ms=now_ms)
-        out[step] = _at(pieces, clock, capacity_rows)
+        while True:
+            # Only laws that drew within reach have rows in the cache; the others would cost time and change nothing.
+            chosen = np.flatnonzero((clock.back(np.array([reach]))[0][0] > 0) | (asked[step] > 0))
+            number = tuple(chosen.tolist())
+            if number not in cut:
+                cut[number] = pieces_of([laws[place] for place in number])
+            ratios, needed = _at(cut[number], clock, chosen, capacity_rows, reach)
+            if needed <= reach or reach > FAR:
+                break
+            reach *= 4.0
+        out[step, chosen] = ratios
+        reach = max(2.0 * float(capacity_rows[-1]), 2.0 * needed)
     if same:
         out[:] = out[0]
     return out
@@ -145,26 +160,34 @@ class _Clock:
         return draws - early[:, None] * self.before, age - early * self.pace_ms
 
 
-def _at(pieces: Pieces, clock: _Clock, capacity_rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return miss ratios, shape (laws, capacities), at one moment."""
-    low = high = max(1.0, float(capacity_rows[0]))
-    ends = capacity_rows[[0, -1]]
-    while low > 1.0 and _look(pieces, clock, np.array([low]))[0][0] > ends[0]:
-        low /= 2.0
-    held = _look(pieces, clock, np.array([high]))[0][0]
-    while held < ends[1] and high < 1e15:
-        high *= 2.0
-        held = _look(pieces, clock, np.array([high]))[0][0]
-    grid = np.geomspace(low, max(high, low * 1.0001), GRID)
-    held_at, missed = _look(pieces, clock, grid)
-    reach = np.interp(capacity_rows, np.maximum.accumulate(held_at), np.log(grid))
-    return np.stack([np.interp(reach, np.log(grid), missed[:, law]) for law in range(missed.shape[1])])
+def _at(
+    pieces: Pieces, clock: _Clock, laws: NDArray[np.int64], capacity_rows: NDArray[np.float64], reach: float
+) -> tuple[NDArray[np.float64], float]:
+    """Return miss ratios, shape (laws, capacities), at one moment, and how far back the largest cache reaches.
+
+    That is above `reach` when not even `reach` accesses fill it; a cache that holds the whole catalogue reaches back for ever.
+    """
+    low = max(1.0, float(capacity_rows[0]) / 4.0)
+    while low > 1.0 and _look(pieces, clock, laws, np.array([low]))[0][0] > capacity_rows[0]:
+        low /= 4.0
+    grid = np.geomspace(low, reach, GRID)
+    held, missed = _look(pieces, clock, laws, grid)
+    held = np.maximum.accumulate(held)
+    full = int(np.searchsorted(held, capacity_rows[-1]))
+    back = np.interp(capacity_rows, held, np.log(grid))
+    ratios = np.stack([np.interp(back, np.log(grid), missed[:, law]) for law in range(len(laws))])
+    if full < GRID:
+        return ratios, float(grid[full])
+    return ratios, reach * 2.0
 
 
-def _look(pieces: Pieces, clock: _Clock, accesses: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _look(
+    pieces: Pieces, clock: _Clock, laws: NDArray[np.int64], accesses: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     draws, age_ms = clock.back(accesses)
     since_ms = np.minimum(age_ms, clock.now_ms)
-    return _survey(pieces.rows, pieces.probability, pieces.takeover_per_ms, draws, since_ms, clock.now_ms)
+    own = np.ascontiguousarray(draws[:, laws])
+    return _survey(pieces.rows, pieces.probability, pieces.takeover_per_ms, own, since_ms, clock.now_ms)
 
 
 @compiled

@@ -19,12 +19,12 @@ from simulator.oracle.cache import OracleCache, key_of
 from simulator.oracle.choice import Choice, NoiseFloor, choose, noise_floor, warm_up_windows
 from simulator.oracle.costs import compute_columns
 from simulator.oracle.doubts import doubts_of
+from simulator.oracle.embedding import middle_miss_ratio, with_miss_ratios
 from simulator.oracle.gather import Gathered, Progress, gather
 from simulator.oracle.lindley import ASKED, BUSY, GOOD, HALVES, KV_ASKED, KV_MISSED, LATENCY, MISSED
 from simulator.oracle.moves import Moves
 from simulator.oracle.parallel import chunks
 from simulator.oracle.result import OracleResult
-from simulator.oracle.rows import miss_ratios, pieces_of
 from simulator.oracle.windows import Grid, Group, Requests
 from simulator.replay import even_slots
 from simulator.request_log import RequestLog
@@ -147,19 +147,19 @@ def groups_of(
                 warm_tokens=known.tokens[mine],
             )
         )
+    whole = Group(
+        config=config,
+        grid=grid,
+        rows_per_token=log.rows_per_token,
+        lowest_bin=lindley.lowest_bin(_least_ms(log, config)),
+        middle_miss_ratio=middle_miss_ratio(log, grid.emb_bytes[grid.splits // 2] / config.service.row_bytes),
+        step_edges_ms=np.zeros(2),
+        miss=np.zeros((1, len(log.laws), grid.splits)),
+        requests=tuple(everything),
+    )
+    whole = with_miss_ratios(whole, log)
     share = max(1, min(workers, config.instances))
-    return [
-        Group(
-            config=config,
-            grid=grid,
-            laws=log.laws,
-            rows_per_token=log.rows_per_token,
-            lowest_bin=lindley.lowest_bin(_least_ms(log, config)),
-            middle_miss_ratio=_middle_miss_ratio(log, config, grid),
-            requests=tuple(everything[number::share]),
-        )
-        for number in range(share)
-    ]
+    return [replace(whole, requests=whole.requests[number::share]) for number in range(share)]
 
 
 def _computed(
@@ -249,19 +249,6 @@ def _least_ms(log: RequestLog, config: FleetConfig) -> float:
     history, candidates = log.history_tokens.astype(np.int64), log.candidates.astype(np.int64)
     served = compute_columns(fleet_floats(config), history, candidates, history)
     return max(float(served.min()), config.slo_ms / LEAST_OF_SLO)
-
-
-def _middle_miss_ratio(log: RequestLog, config: FleetConfig, grid: Grid) -> float:
-    """Return the miss ratio at the middle split under the log's mix of laws, which decides between loading and computing."""
-    shares = np.bincount(log.law, minlength=len(log.laws)).astype(np.float64)
-    ratios = miss_ratios(
-        pieces_of([replace(law, drift_percent_per_hour=0.0) for law in log.laws]),
-        edge_ms=np.array([0.0, 1.0]),
-        asked=shares[None, :] / len(log),
-        capacity_rows=grid.emb_bytes[[grid.splits // 2]] / config.service.row_bytes,
-        before=shares / len(log),
-    )
-    return float(ratios[0, :, 0] @ shares) / len(log)
 
 
 def _mean_floor(floors: Sequence[NoiseFloor]) -> NoiseFloor:

@@ -5,7 +5,7 @@ yields does not depend on how instances are grouped.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +14,9 @@ from simulator.fleet.config import FleetConfig
 from simulator.oracle import lindley
 from simulator.oracle.costs import costs
 from simulator.oracle.lindley import BINS, HALVES, SUMS
-from simulator.oracle.rows import miss_ratios, pieces_of
 from simulator.oracle.stack import lru_hits, needed_bytes
-from simulator.request_log import RowLaw
 
 CHUNK_BYTES = 48 << 20
-STEPS_PER_WINDOW = 3
-STEPS_OF_DRIFT = 12
 BLOCKS_PER_WINDOW = 10
 P99 = 99.0
 
@@ -63,14 +59,22 @@ class Requests:
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """A share of the fleet's instances, as it is handed to a process."""
+    """A share of the fleet's instances, as it is handed to a process.
+
+    Attributes
+    ----------
+    step_edges_ms : float64, shape (steps + 1,)
+    miss : float64, shape (steps, laws, splits)
+        Miss ratios of the EMB cache, alike on all instances.
+    """
 
     config: FleetConfig
     grid: Grid
-    laws: tuple[RowLaw, ...]
     rows_per_token: int
     lowest_bin: int
     middle_miss_ratio: float
+    step_edges_ms: NDArray[np.float64]
+    miss: NDArray[np.float64]
     requests: tuple[Requests, ...]
 
 
@@ -120,14 +124,12 @@ class Lane:
 
 @dataclass(frozen=True, kw_only=True)
 class Instance:
-    """One instance, prepared: its lanes, the EMB cache over time, and where each window begins."""
+    """One instance, prepared: its lanes, and where steps and windows begin."""
 
     requests: Requests
     lanes: tuple[Lane, ...]
     half: NDArray[np.uint8]
     step: NDArray[np.int32]
-    law: NDArray[np.uint8]
-    miss: NDArray[np.float64]
     written: NDArray[np.float64]
     bounds: NDArray[np.int64]
 
@@ -146,20 +148,23 @@ def prepare(group: Group, requests: Requests) -> Instance:
     bounds = np.searchsorted(requests.arrival_ms, grid.start_ms + grid.window_ms * np.arange(grid.windows + 1))
     bounds[-1] = len(requests.arrival_ms)
     block = np.floor((requests.arrival_ms - grid.start_ms) / (grid.window_ms / BLOCKS_PER_WINDOW))
-    instance = Instance(
+    return Instance(
         requests=requests,
-        lanes=tuple(_lanes(group, requests)),
+        lanes=tuple(lanes_of(group, requests)),
         half=(block.astype(np.int64) & 1).astype(np.uint8),
-        step=np.zeros(len(block), dtype=np.int32),
-        law=np.zeros(len(block), dtype=np.uint8),
-        miss=np.zeros((0, 0, 0)),
+        step=steps_of(requests.arrival_ms, group.step_edges_ms),
         written=_bytes_of(group.config, requests.history.astype(np.int64)).astype(np.float64),
         bounds=bounds,
     )
-    return _with_miss_ratios(group, instance)
 
 
-def _lanes(group: Group, requests: Requests) -> Iterator[Lane]:
+def steps_of(arrival_ms: NDArray[np.float64], edges_ms: NDArray[np.float64]) -> NDArray[np.int32]:
+    """Return in which step of time each request arrives; the last step takes what comes after it, too."""
+    step = np.searchsorted(edges_ms, arrival_ms, side="right") - 1
+    return np.clip(step, 0, len(edges_ms) - 2).astype(np.int32)
+
+
+def lanes_of(group: Group, requests: Requests) -> Iterator[Lane]:
     """Yield all splits whose KV cache holds the largest user in one lane, and each of the rest in one of its own.
 
     Where the largest user does not fit, the KV cache is no stack any more and is replayed.
@@ -220,39 +225,6 @@ def _bytes_of(config: FleetConfig, tokens: NDArray[np.int64]) -> NDArray[np.int6
     return -(-tokens // config.page_tokens) * config.page_bytes
 
 
-def _with_miss_ratios(group: Group, instance: Instance) -> Instance:
-    """Add the miss ratios of the EMB cache: one set for a log of one still law, a few where it drifts, else three a window.
-
-    Time is counted in rows looked up at the middle split; other splits look up a little more or less.
-    """
-    requests, grid = instance.requests, group.grid
-    used, law = np.unique(requests.law, return_inverse=True)
-    capacity = (grid.emb_bytes // group.config.service.row_bytes).astype(np.float64)
-    laws = [group.laws[number] for number in used] or [group.laws[0]]
-    steps = 1
-    if len(laws) > 1:
-        steps = grid.windows * STEPS_PER_WINDOW
-    elif laws[0].drift_percent_per_hour > 0.0:
-        steps = min(grid.windows, STEPS_OF_DRIFT)
-    edges = grid.start_ms + np.arange(steps + 1) * grid.windows * grid.window_ms / steps
-    edges[-1] = max(edges[-1], requests.arrival_ms[-1]) if len(requests.arrival_ms) else edges[-1]
-    step = np.clip(np.searchsorted(edges, requests.arrival_ms, side="right") - 1, 0, steps - 1)
-    asked = np.zeros((steps, len(laws)))
-    np.add.at(asked, (step, law.reshape(-1)), _rows_at(instance.lanes, grid.splits // 2))
-    before = np.zeros(len(laws))
-    before[law.reshape(-1)[0] if len(law) else 0] = 1.0
-    miss = miss_ratios(pieces_of(laws), edge_ms=edges, asked=asked, capacity_rows=capacity, before=before)
-    return replace(instance, step=step.astype(np.int32), law=law.reshape(-1).astype(np.uint8), miss=miss)
-
-
-def _rows_at(lanes: tuple[Lane, ...], split: int) -> NDArray[np.float64]:
-    """Return the rows that each request looks up at one split."""
-    lane = next(lane for lane in lanes if lane.start <= split < lane.stop)
-    place = (lane.found <= split - lane.start).sum(axis=0)
-    out: NDArray[np.float64] = lane.rows[place, np.arange(lane.rows.shape[1])]
-    return out
-
-
 def _part(group: Group, prepared: list[Instance], first: int, last: int) -> Part:
     grid = group.grid
     shape = (len(prepared), last - first)
@@ -294,43 +266,48 @@ def _run_lane(
 ) -> tuple[int, int]:
     """Run one lane through the windows from `first` on, into arrays of (halves + 1, windows, splits) and so on."""
     requests, service = instance.requests, group.config.service
-    miss = np.ascontiguousarray(instance.miss[:, :, lane.start : lane.stop])
+    miss = np.ascontiguousarray(group.miss[:, :, lane.start : lane.stop])
     spread = np.sqrt(miss * (1.0 - miss))
     gather = (service.gather_fixed_ms, service.row_bytes / (service.link_bytes_per_second * service.gather_efficiency) * 1e3)
-    edges = lindley.bin_edges_ms(group.lowest_bin)
-    own = np.zeros((HALVES, lane.stop - lane.start, BINS), dtype=np.uint32)
     added = np.zeros((SUMS, lane.stop - lane.start))
+    latency = np.empty((lindley.BLOCK, lane.stop - lane.start), dtype=np.float32)
     lowest, highest = BINS, 0
     for window in range(p99.shape[1]):
         begin, end = int(instance.bounds[first + window]), int(instance.bounds[first + window + 1])
-        if begin == end:
-            continue
         added[:] = 0.0
-        bottom, top = lindley.advance(
-            requests.arrival_ms,
-            instance.half,
-            instance.step,
-            instance.law,
-            lane.found,
-            lane.fixed,
-            lane.rows,
-            instance.written,
-            requests.noise,
-            requests.rare,
-            (begin, end),
-            miss,
-            spread,
-            gather,
-            group.config.slo_ms,
-            group.lowest_bin,
-            lane.free,
-            own,
-            added,
-        )
+        filled = np.zeros(HALVES, dtype=np.int64)
+        heaps = np.zeros((HALVES, lane.stop - lane.start, lindley.heap_size(end - begin, P99)), dtype=np.float32)
+        for block in range(begin, end, lindley.BLOCK):
+            span = (block, min(block + lindley.BLOCK, end))
+            lindley.advance(
+                requests.arrival_ms,
+                instance.step,
+                requests.law,
+                lane.found,
+                lane.fixed,
+                lane.rows,
+                instance.written,
+                requests.noise,
+                requests.rare,
+                span,
+                miss,
+                spread,
+                gather,
+                group.config.slo_ms,
+                lane.free,
+                latency,
+                added,
+            )
+            bottom, top = lindley.tally(
+                latency[: span[1] - span[0]],
+                instance.half[span[0] : span[1]],
+                group.lowest_bin,
+                lane.start,
+                histogram[window],
+                heaps,
+                filled,
+            )
+            lowest, highest = min(lowest, bottom), max(highest, top)
         sums[window, :, lane.start : lane.stop] = added
-        ones = int(np.count_nonzero(instance.half[begin:end]))
-        counts = (end - begin - ones, ones)
-        p99[:, window, lane.start : lane.stop] = lindley.quantiles(own[:, :, bottom:top], bottom, counts, edges, P99)
-        lindley.pour(own, histogram[window], lane.start, bottom, top)
-        lowest, highest = min(lowest, bottom), max(highest, top)
+        p99[:, window, lane.start : lane.stop] = lindley.upper_quantile(heaps, filled, P99)
     return lowest, highest

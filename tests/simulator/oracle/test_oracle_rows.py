@@ -26,7 +26,7 @@ def looked_up(rows: np.ndarray, capacity: float, parts: int) -> list[float]:
 def still_ratios(law: RowLaw, capacities: np.ndarray) -> np.ndarray:
     """Miss ratios of one law that does not change, by capacity."""
     edges, asked = np.array([0.0, 1.0]), np.array([[1.0]])
-    return miss_ratios(pieces_of([law]), edge_ms=edges, asked=asked, capacity_rows=capacities, before=np.ones(1))[0, 0]
+    return miss_ratios([law], edge_ms=edges, asked=asked, capacity_rows=capacities, before=np.ones(1))[0, 0]
 
 
 @pytest.mark.parametrize("exponent", [0.7, 1.0, 1.3])
@@ -57,7 +57,7 @@ def test_a_change_of_laws_is_followed_as_the_cache_follows_it() -> None:
     asked = np.zeros((steps, 2))
     asked[:4, 0] = asked[4:, 1] = each
     found = miss_ratios(
-        pieces_of([before, after]),
+        [before, after],
         edge_ms=np.arange(steps + 1) * 1e3,
         asked=asked,
         capacity_rows=CAPACITIES,
@@ -84,7 +84,7 @@ def test_a_drifting_head_is_followed_over_days() -> None:
         names[moved] = rng.integers(head, CATALOG, len(moved))
     moving = RowLaw(exponent=1.0, catalog_rows=CATALOG, drift_percent_per_hour=2.0, head_rows=head)
     found = miss_ratios(
-        pieces_of([moving]),
+        [moving],
         edge_ms=np.arange(5) * 10 * HOUR_MS,
         asked=np.full((4, 1), 10.0 * per_step),
         capacity_rows=CAPACITIES,
