@@ -167,8 +167,12 @@ def generate(
         ArrivalsName.CONVERSATION
     ),
     max_history_tokens: Annotated[int, typer.Option(min=1, max=1 << 24, help="Context of the model.")] = 16_384,
-    users: Annotated[int, typer.Option(min=1, max=1 << 30, help="`generated` only: size of the population.")] = 1_000_000,
-    burst_strength: Annotated[float, typer.Option(min=0, max=100, help="`burst` only: multiplies what bursts add.")] = 1.0,
+    users: Annotated[
+        int | None, typer.Option(min=1, max=1 << 30, help="`generated` only: size of the population; default: a million.")
+    ] = None,
+    burst_strength: Annotated[
+        float | None, typer.Option(min=0, max=100, help="`burst` only: multiplies what bursts add; default: 1.")
+    ] = None,
     part: PartOption = PartName.ALL,
     traces: Annotated[
         Path | None, typer.Option(help="Folder of the public traces; default: those of the checkout.", file_okay=False)
@@ -179,6 +183,7 @@ def generate(
     from simulator.traces import save_request_log
     from simulator.workloads import Part, Traffic, burst, generated, steady, trend
 
+    _fits(regime, users=users, burst_strength=burst_strength, part=part)
     with refusals("trace generate"):
         traffic = Traffic(
             seed=seed,
@@ -190,14 +195,26 @@ def generate(
             max_history_tokens=max_history_tokens,
         )
         if regime is RegimeName.GENERATED:
-            log, manifest = generated(traffic, users=users)
+            log, manifest = generated(traffic, users=1_000_000 if users is None else users)
         elif regime is RegimeName.BURST:
-            log, manifest = burst(traffic, strength=burst_strength, traces=traces)
+            log, manifest = burst(traffic, strength=1.0 if burst_strength is None else burst_strength, traces=traces)
         else:
             log, manifest = (steady if regime is RegimeName.STEADY else trend)(traffic, traces=traces)
         out.parent.mkdir(parents=True, exist_ok=True)
         save_request_log(out, log, manifest.to_json())
         _tell(described(log), None, as_json, manifest=manifest.to_json())
+
+
+def _fits(regime: RegimeName, *, users: int | None, burst_strength: float | None, part: PartName) -> None:
+    """Refuse an option that would do nothing, which is how typing errors go unnoticed."""
+    if users is not None and regime is not RegimeName.GENERATED:
+        raise typer.BadParameter(
+            "only `generated` has a population; the others take that of their recording", param_hint="--users"
+        )
+    if burst_strength is not None and regime is not RegimeName.BURST:
+        raise typer.BadParameter("only `burst` has bursts", param_hint="--burst-strength")
+    if part is not PartName.ALL and regime is RegimeName.GENERATED:
+        raise typer.BadParameter("`generated` is of no recording that has parts; take another seed", param_hint="--part")
 
 
 def _on_bad(chosen: OnBadLine) -> Any:

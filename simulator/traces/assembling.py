@@ -19,6 +19,7 @@ from simulator.traces.reading import MAX_TIME_MS
 
 RawRow = tuple[float, int, int, int, int, bool]
 Index = NDArray[np.uint32]
+SLICE = 1 << 18
 
 _COLUMNS: dict[str, type[np.generic]] = {
     "moment_ms": np.float64,
@@ -97,24 +98,24 @@ def assembled(
     lead = _leads(moments, user, signal, by_user, signal_window_ms)
     given = rows.take("history_tokens")[order]
     by_user = by_user[ranked[by_user]]
-    whole = _histories(given, user, by_user, tokens_per_event)
+    history, cut = _histories(given, user, by_user, tokens_per_event, max_history_tokens)
     counted = int((given[ranked] < 0).sum())
     del given
     candidates = rows.take("candidates")[order]
     merged = _merge(moments, user, candidates, by_user, merge_ms)
     del by_user
     ranked &= ~merged
-    whole = whole[ranked]
+    requests = slice(None) if ranked.all() else ranked  # a view, where nothing has to go
     comes = np.zeros(len(first), dtype=bool)
-    comes[user[ranked]] = True
+    comes[user[requests]] = True
     slots = rows.take("slot")[order[first[comes]]]
     log = RequestLog(
-        arrival_ms=moments[ranked],
-        user=(np.cumsum(comes, dtype=np.uint32) - np.uint32(1))[user[ranked]],
-        history_tokens=np.minimum(whole, max_history_tokens).astype(np.int32),
-        candidates=candidates[ranked],
-        signal_lead_ms=lead[ranked],
-        law=np.zeros(len(whole), dtype=np.uint8),
+        arrival_ms=moments[requests],
+        user=(np.cumsum(comes, dtype=np.uint32) - np.uint32(1))[user[requests]],
+        history_tokens=history[requests],
+        candidates=candidates[requests],
+        signal_lead_ms=lead[requests],
+        law=np.zeros(int(ranked.sum()), dtype=np.uint8),
         user_slots=slots,
         laws=(law,),
         rows_per_token=rows_per_token,
@@ -124,7 +125,7 @@ def assembled(
         signals=int(signal.sum()),
         signals_used=int((log.signal_lead_ms > 0).sum()),
         histories_counted=counted,
-        histories_cut=int((whole > max_history_tokens).sum()),
+        histories_cut=cut,
         merged=int(merged.sum()),
     )
 
@@ -173,15 +174,27 @@ def _merge(
     return merged
 
 
-def _histories(given: NDArray[np.int32], user: Index, by_user: Index, tokens_per_event: int) -> NDArray[np.int64]:
-    """Return the history of each ranking; `by_user` lists the rankings user by user, each in order of time."""
+def _histories(
+    given: NDArray[np.int32], user: Index, by_user: Index, tokens_per_event: int, most: int
+) -> tuple[NDArray[np.int32], int]:
+    """Return (history of each ranking, at most `most`; how many were longer).
+
+    `by_user` lists the rankings user by user, each in order of time; rows that are no ranking get 0.
+    """
     place = np.arange(len(by_user), dtype=np.int32)
     begins = np.ones(len(by_user), dtype=bool)
     begins[1:] = np.diff(user[by_user]) != 0
     start = np.maximum.accumulate(np.where(begins, place, np.int32(0)))
     latest = np.maximum.accumulate(np.where(given[by_user] >= 0, place, np.int32(-1)))
-    has = latest >= start
-    base = np.where(has, given[by_user][np.maximum(latest, 0)], np.int32(0))
-    out = np.zeros(len(given), dtype=np.int64)
-    out[by_user] = base + np.int64(tokens_per_event) * (place - np.where(has, latest, start))
-    return out
+    del begins, place
+    history = np.zeros(len(given), dtype=np.int32)
+    cut = 0
+    for low in range(0, len(by_user), SLICE):  # whole columns of wide numbers would be most of the memory
+        rows = by_user[low : low + SLICE]
+        begun, known = start[low : low + SLICE], latest[low : low + SLICE]
+        has = known >= begun
+        since = np.arange(low, low + len(rows)) - np.where(has, known, begun)
+        tokens = np.where(has, given[by_user[np.maximum(known, 0)]], 0) + tokens_per_event * since
+        cut += int((tokens > most).sum())
+        history[rows] = np.minimum(tokens, most)
+    return history, cut

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from contract.keys import slot_of, user_key
 from simulator.request_log import RequestLog
-from simulator.traces import LoadReport, LogOptions, OnBad, TraceError, event_log, load_events, read_event_log
+from simulator.traces import LoadReport, LogOptions, OnBad, TraceError, assembling, event_log, load_events, read_event_log
 from simulator.traces.reading import Limits
 
 KEY = b"0123456789abcdef"
@@ -122,6 +123,7 @@ def test_many_chunks_are_one_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     whole, _ = loaded(path)
     monkeypatch.setattr(event_log, "CHUNK_LINES", 8)
     monkeypatch.setattr(event_log, "MOST_KNOWN_USERS", 3)
+    monkeypatch.setattr(assembling, "SLICE", 4)
     seen: list[tuple[int, int]] = []
 
     parts, report = read_event_log(path, LogOptions(pool_key=KEY), progress=lambda done, size: seen.append((done, size)))
@@ -278,3 +280,29 @@ def test_limits_may_be_made_smaller(tmp_path: Path) -> None:
     path = write(tmp_path / "log", "user,time_ms,candidates", *["u,1,1"] * 9)
     with pytest.raises(TraceError, match="line 10: more than 9 lines"):
         loaded(path, limits=Limits(lines=9))
+
+
+def test_memory_while_rows_become_requests_stays_below_seventy_bytes_a_row() -> None:
+    count = 200_000
+    rows = assembling.Rows()
+    random = np.random.default_rng(1)
+    moments, users = random.uniform(0.0, 1e6, count).tolist(), random.integers(0, 1 << 15, count).tolist()
+    for low in range(0, count, 1 << 14):
+        chunk = zip(moments[low : low + (1 << 14)], users[low : low + (1 << 14)], strict=True)
+        rows.add([(moment, user, user % 4096, -1, 1, False) for moment, user in chunk])
+
+    tracemalloc.start()
+    made = assembling.assembled(
+        rows,
+        signal_window_ms=0.0,
+        merge_ms=0.0,
+        tokens_per_event=1,
+        max_history_tokens=1000,
+        law=event_log.DEFAULT_LAW,
+        rows_per_token=1,
+    )
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert len(made.log) == count
+    assert peak < 70 * count
