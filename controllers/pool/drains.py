@@ -135,7 +135,7 @@ def _target(scene: Scene, waiting: int, now: datetime) -> tuple[int | None, date
     if scene.scale is None:
         return None, None
     if scene.scale == scene.wanted:
-        stuck_at = scene.rollout.stuck_at(now)
+        stuck_at = scene.rollout.stuck_at(now) if scene.wanted else None
         if stuck_at is None or now < stuck_at:
             return None, stuck_at
         return scene.wanted + 1, None  # taken back as soon as it was taken in

@@ -201,6 +201,7 @@ def test_an_update_that_never_begins_is_pushed_by_another_size_which_is_taken_ba
     assert (waits.replicas, waits.next_look) == (None, at(20))
     assert leaving(pods, wanted=2, scale=2, rollout=rolling(30, begun=False)).replicas == 3
     assert leaving(pods, wanted=2, scale=2, rollout=rolling(3000)).replicas is None
+    assert leaving(pods, wanted=0, scale=0, rollout=rolling(3000, begun=False)).replicas is None
     pushed = leaving(pods, wanted=2, scale=3, rollout=Rollout(taken_in=False, quiet_since=at(-1)))
     assert (pushed.replicas, pushed.drains, pushed.next_look) == (None, {}, at(4))
     assert leaving(pods, wanted=2, scale=3, rollout=rolling(0, begun=False)).replicas == 2
