@@ -5,6 +5,7 @@ import argparse
 import bench.decision
 import bench.kwok
 import bench.operator
+import bench.oracle
 import bench.simulator
 import bench.tiers
 
@@ -14,6 +15,7 @@ BENCHMARKS = {
     "kwok": bench.kwok.run,
     "tiers": bench.tiers.run,
     "simulator": bench.simulator.run,
+    "oracle": bench.oracle.run,
 }
 BY_HAND = {"kwok-large": bench.kwok.run_large}
 

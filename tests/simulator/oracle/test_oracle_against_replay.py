@@ -7,13 +7,11 @@ import pytest
 from oracle_logs import SERVICE, a_fleet, a_log
 
 from simulator.fleet.build import WarmUsers
-from simulator.fleet.config import FleetConfig, Level
+from simulator.fleet.config import Level
 from simulator.fleet.run import simulate
-from simulator.oracle.costs import HBM, NOWHERE
-from simulator.oracle.run import best_splits, grid_of, groups_of
-from simulator.oracle.windows import prepare
-from simulator.replay import even_slots
-from simulator.request_log import RequestLog, RowLaw
+from simulator.oracle.check import users_found
+from simulator.oracle.run import best_splits
+from simulator.request_log import RowLaw
 
 WINDOW_MS = 25_000.0
 SPLITS = tuple(range(10, 91, 10))
@@ -21,21 +19,6 @@ REPLAYED = (10, 50, 80)
 STILL = (RowLaw(exponent=0.9, catalog_rows=500_000),)
 TWO = (*STILL, RowLaw(exponent=1.1, catalog_rows=500_000, offset=250_000))
 DRIFTING = (RowLaw(exponent=0.9, catalog_rows=500_000, drift_percent_per_hour=3_000.0),)
-
-
-def found_in_hbm(log: RequestLog, config: FleetConfig, percent: int, warm: WarmUsers | None) -> tuple[np.ndarray, np.ndarray]:
-    """Whether the oracle finds each request's user in HBM at one split, and the rows that it then looks up."""
-    slots = np.asarray(even_slots(config.instances))
-    grid = grid_of(log, config, window_ms=WINDOW_MS, splits=SPLITS)
-    (group,) = groups_of(log, config, grid, slots=slots, seed=1, warm=warm, workers=1)
-    split, owner = SPLITS.index(percent), slots[log.user_slots[log.user]]
-    found, rows = np.zeros(len(log), dtype=bool), np.zeros(len(log))
-    for requests in group.requests:
-        mine = np.flatnonzero(owner == requests.instance)
-        lane = next(lane for lane in prepare(group, requests).lanes if lane.start <= split < lane.stop)
-        found[mine] = lane.found[HBM] > split - lane.start
-        rows[mine] = np.where(found[mine], lane.rows[HBM], lane.rows[NOWHERE])
-    return found, rows
 
 
 def some_warm_users() -> WarmUsers:
@@ -52,7 +35,7 @@ def test_every_request_finds_its_user_where_a_replay_finds_him(percent: int, war
         log = replace(log, history_tokens=np.random.default_rng(1).integers(30, 1_500, 4_000).astype(np.int32))
     config = a_fleet(emb_percent=percent)
     replayed = simulate(log, config, level=Level.REDUCED, seed=1, warm=warm)
-    found, rows = found_in_hbm(log, config, percent, warm)
+    (found,), (rows,) = users_found(log, config, splits=(percent,), warm=warm)
     assert np.array_equal(found, replayed.kv_hit_tokens > 0)
     assert np.array_equal(rows, replayed.rows_asked)
 
@@ -62,7 +45,7 @@ def test_users_larger_than_the_cache_are_found_where_a_replay_finds_them(percent
     # Two thousand tokens take 16 MiB; the pool is 24 MiB.
     log, config = a_log(3_000, per_second=20.0, users=40), a_fleet(pool_bytes=24 << 20, emb_percent=percent)
     replayed = simulate(log, config, level=Level.REDUCED, seed=1)
-    found, _ = found_in_hbm(log, config, percent, None)
+    (found,), _ = users_found(log, config, splits=(percent,))
     # The fleet never evicts the user in service, the oracle does: in a cache of two or three users that shows now and then.
     assert np.mean(found != (replayed.kv_hit_tokens > 0)) < 0.01
 
