@@ -45,6 +45,11 @@ class Choice:
     holds: bool
     notes: tuple[str, ...] = ()
 
+    @property
+    def name(self) -> str:
+        """What it is called beside another one: `static:50`, or the strategy."""
+        return f"static:{self.first_percent}" if self.holds else str(self.strategy)
+
     def intent(self) -> allocation.AllocationIntent:
         """Return the policy as an agent has it, in force."""
         spec = self.spec
@@ -95,6 +100,11 @@ def choice_of(wanted: Wanted, policy: str | None) -> Choice:
         raise NoSuchPolicy(f"{policy} is neither a file nor one of {known}")
     spec, source = hbm_policy_of(Path(policy), wanted.pool)
     return _written(wanted, spec, source)
+
+
+def fallback_of(choice: Choice) -> Choice:
+    """Return the policy that holds the fallback split of another, which is what a fleet has that nobody steers."""
+    return _held(choice.spec, "the fallback of the policy", choice.spec.bounds.fallback_emb_percent)
 
 
 def _held(spec: HBMPolicySpec, source: str, percent: int, notes: tuple[str, ...] = ()) -> Choice:

@@ -17,6 +17,7 @@ from grfleet.inert import inert
 
 if TYPE_CHECKING:
     from grfleet.simulate.bars import Bars
+    from grfleet.simulate.choice import Choice
     from grfleet.simulate.replayed import Replayed
     from grfleet.simulate.schema import OracleFound, Simulated
     from grfleet.simulate.translate import Fleet
@@ -92,6 +93,10 @@ def simulate(
             help="static:PERCENT, HillClimb, MissRatioCurve, or a file; default: what the manifests say.", show_default=False
         ),
     ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(help="What it is compared with, in the same forms; default: its fallback split, held.", show_default=False),
+    ] = None,
     hbm_policy: HbmPolicyFile = None,
     seed: Seed = 1,
     level: Annotated[LevelName, typer.Option(help="How closely to look at embedding rows (docs/fleet.md).")] = LevelName.SAMPLED,
@@ -113,16 +118,14 @@ def simulate(
     """Rehearse a policy: replay requests on the fleet of a manifest in virtual time, beside the split that it falls back to."""
     with _refusals("simulate"):
         from grfleet.simulate.bars import bars_on_stderr
-        from grfleet.simulate.choice import NoSuchPolicy, choice_of
+        from grfleet.simulate.choice import fallback_of
         from grfleet.simulate.errors import BadInput
         from grfleet.simulate.rehearse import rehearse
         from simulator.fleet.config import Level
 
         wanted = _wanted(pool, name, hbm_policy, out, force=force)
-        try:
-            choice = choice_of(wanted, policy)
-        except NoSuchPolicy as error:
-            raise typer.BadParameter(str(error), param_hint="--policy") from None
+        choice = _choice(wanted, "--policy", policy)
+        beside = _choice(wanted, "--baseline", baseline) if baseline is not None else fallback_of(choice)
         duration_ms = _length_ms("--duration", duration)
         _length_ms("--warm-up", warm_up, of_ms=0.0)
         fleet = _fleet(wanted, accelerator, layers, width, instances)
@@ -137,6 +140,7 @@ def simulate(
                 wanted,
                 fleet,
                 choice,
+                beside,
                 requests,
                 level=Level(level.value),
                 seed=seed,
@@ -210,6 +214,15 @@ def _wanted(pool: Path, name: str | None, hbm_policy: Path | None, out: Path, *,
 
     check_free(out, force=force)
     return wanted(pool, name=name, hbm_file=hbm_policy)
+
+
+def _choice(wanted: "Wanted", option: str, policy: str | None) -> "Choice":
+    from grfleet.simulate.choice import NoSuchPolicy, choice_of
+
+    try:
+        return choice_of(wanted, policy)
+    except NoSuchPolicy as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
 
 
 def _fleet(wanted: "Wanted", accelerator: str, layers: int | None, width: int | None, instances: int | None) -> "Fleet":

@@ -5,7 +5,7 @@ of missed rows, state loaded from a lower tier, and what a refill withheld from 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,13 +29,15 @@ def histogram_edges_ms() -> NDArray[np.float64]:
     return np.round(edges, 6)
 
 
-def figures_of(result: FleetResult, *, names: Sequence[str], good_percent: float) -> Figures:
+def figures_of(result: FleetResult, *, names: Sequence[str], decisions: Mapping[str, int], good_percent: float) -> Figures:
     """Return the figures of the measured requests of a run.
 
     Parameters
     ----------
     names : sequence of str
         Of the instances, in their order.
+    decisions : mapping of str to int
+        Decisions of all agents by reason.
     good_percent : float
         Share of good requests, in percent, that the pool's objective asks for.
     """
@@ -64,6 +66,7 @@ def figures_of(result: FleetResult, *, names: Sequence[str], good_percent: float
         bytes_by_class=dict(sorted(result.bytes_by_class.items())),
         counts=dict(sorted(result.counts.items())),
         moves=_moves(result),
+        decisions=dict(sorted(decisions.items())),
         waste=_waste(result),
         windows=_windows(result),
         doubts=list(result.doubts),
@@ -147,9 +150,11 @@ def _by_instance(result: FleetResult, names: Sequence[str]) -> list[OfInstance]:
     span_ms = float(arrival[-1] - arrival[0]) if len(arrival) else 0.0
     columns = (log.history_tokens, result.kv_hit_tokens, result.rows_asked, result.rows_missed, result.service_ms)
     sums = [np.bincount(instance, weights=column[part], minlength=config.instances).tolist() for column in columns]
+    by_instance = result.latency_ms[part][np.argsort(instance, kind="stable")]
+    latencies = np.split(by_instance, np.cumsum(np.bincount(instance, minlength=config.instances))[:-1])
     found = []
     for number, (name, tokens, hit, rows, missed, served_ms) in enumerate(zip(names, *sums, strict=True)):
-        latency = result.latency_ms[part][instance == number]
+        latency = latencies[number]
         found.append(
             OfInstance(
                 name=name,

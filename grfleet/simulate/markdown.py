@@ -21,12 +21,6 @@ def summary(result: Simulated | OracleFound) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def policy_words(result: Simulated) -> str:
-    """Name the policy of a run."""
-    policy = result.policy
-    return f"static:{policy.first_emb_percent}" if policy.holds else policy.strategy
-
-
 def number(value: float | None, digits: int = 2) -> str:
     """A figure for people; `-` is not known."""
     return "-" if value is None else f"{value:,.{digits}f}"
@@ -36,7 +30,7 @@ def _headline_of_run(result: Simulated) -> list[str]:
     lines = [
         f"{words}: P99 {number(figures.p99_ms)} ms, {number(figures.slo_percent, 3)} % within {result.pool.slo_ms:g} ms, "
         f"busy {number(figures.utilisation_percent, 1)} %"
-        for words, figures in ((policy_words(result), result.run), (result.baseline_policy, result.baseline))
+        for words, figures in ((result.policy.name, result.run), (result.baseline_policy.name, result.baseline))
     ]
     return [*lines, f"difference in P99: {_signed(result.difference.p99_percent)} %; {result.run.moves.count} moves"]
 
@@ -56,9 +50,9 @@ def _headline_of_oracle(result: OracleFound) -> list[str]:
 def _page_of_run(result: Simulated) -> list[str]:
     run, base = result.run, result.baseline
     return [
-        f"# {result.pool.name}: {policy_words(result)} beside {result.baseline_policy}",
+        f"# {result.pool.name}: {result.policy.name} beside {result.baseline_policy.name}",
         _trust(result),
-        _table(("", policy_words(result), result.baseline_policy, "difference"), _compared(run, base, result.difference)),
+        _table(("", result.policy.name, result.baseline_policy.name, "difference"), _compared(run, base, result.difference)),
         f"Objective: {result.pool.good_percent:g} % within {result.pool.slo_ms:g} ms: {_met(run)} (baseline: {_met(base)}). "
         f"Requests before {result.measured_from_ms / 1e3:.1f} s warm the caches and are not counted.",
         "## Where the time goes",
@@ -100,7 +94,7 @@ def _page_of_run(result: Simulated) -> list[str]:
         _more(len(run.by_instance) - MOST_INSTANCES),
         "## What moved",
         _table(
-            ("MiB", policy_words(result), result.baseline_policy),
+            ("MiB", result.policy.name, result.baseline_policy.name),
             (
                 [name, number(run.bytes_by_class[name] / _MIB, 0), number(base.bytes_by_class.get(name, 0) / _MIB, 0)]
                 for name in run.bytes_by_class
@@ -108,7 +102,7 @@ def _page_of_run(result: Simulated) -> list[str]:
         ),
         f"{run.moves.count} moves of the split, {run.moves.moved_bytes / _MIB:,.0f} MiB in all; they evicted "
         f"{run.moves.evicted_bytes / _MIB:,.0f} MiB. At the end EMB has {run.moves.last_emb_percent:g} %."
-        + (f" Decisions: {_counted(result.decisions)}." if result.decisions else ""),
+        + (f" Decisions: {_counted(run.decisions)}." if run.decisions else ""),
         *_end(result),
         f"level {result.level}, seed {result.seed}, digest `{result.digest}`",
     ]

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from grfleet.simulate.markdown import policy_words
 from grfleet.simulate.schema import Figures, OracleFound, Simulated
 
 HOW_TO_GET = "no plots: matplotlib is not installed (pip install 'grfleet[bench]')"
@@ -34,8 +33,8 @@ def _latency(pyplot: Any, path: Path, result: Simulated) -> None:
     for stage in result.run.stages:
         _slower_than(stages, edges, stage.counts, label=stage.stage)
     for stage in result.baseline.stages[:1]:
-        _slower_than(stages, edges, stage.counts, label=f"total, {result.baseline_policy}", color=_BASE, linestyle="dashed")
-    stages.set_title(f"stages, {policy_words(result)}", fontsize=9)
+        _slower_than(stages, edges, stage.counts, label=f"total, {result.baseline_policy.name}", color=_BASE, linestyle="dashed")
+    stages.set_title(f"stages, {result.policy.name}", fontsize=9)
     for bucket in result.run.by_history_length:
         words = (
             f"{bucket.from_tokens}+ tokens" if bucket.below_tokens is None else f"{bucket.from_tokens}-{bucket.below_tokens - 1}"
@@ -62,8 +61,8 @@ def _slower_than(axis: Any, edges: list[float], counts: list[int], **style: Any)
 def _timeline(pyplot: Any, path: Path, result: Simulated) -> None:
     figure, (splits, latencies, load) = pyplot.subplots(3, 1, sharex=True, figsize=(10, 8))
     for figures, colour, words in (
-        (result.baseline, _BASE, result.baseline_policy),
-        (result.run, _RUN, policy_words(result)),
+        (result.baseline, _BASE, result.baseline_policy.name),
+        (result.run, _RUN, result.policy.name),
     ):
         times = [window.from_ms / 1e3 for window in figures.windows]
         splits.step(times, [w.mean_emb_percent for w in figures.windows], where="post", color=colour, label=words)

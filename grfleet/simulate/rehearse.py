@@ -1,7 +1,4 @@
-"""One rehearsal: the wanted policy and its baseline over the same requests, side by side, and whether to believe the figures.
-
-The baseline holds the fallback split of the policy, which is what a fleet has that nobody steers.
-"""
+"""One rehearsal: a policy and its baseline over the same requests, side by side, and whether to believe the figures."""
 
 import hashlib
 import platform
@@ -14,7 +11,7 @@ from grfleet.simulate.choice import Choice
 from grfleet.simulate.errors import BadInput
 from grfleet.simulate.figures import difference_of, figures_of, histogram_edges_ms
 from grfleet.simulate.replayed import Replayed
-from grfleet.simulate.translate import Fleet
+from grfleet.simulate.translate import Fleet, refill_percent
 from grfleet.simulate.wanted import Wanted
 from simulator.fleet.allocation import AgentSplit
 from simulator.fleet.config import FleetConfig, Level
@@ -30,6 +27,7 @@ def rehearse(
     wanted: Wanted,
     fleet: Fleet,
     choice: Choice,
+    beside: Choice,
     replayed: Replayed,
     *,
     level: Level,
@@ -41,43 +39,47 @@ def rehearse(
 
     Parameters
     ----------
+    beside : Choice
+        The baseline.
     measured_from_ms : float
         Requests before it warm the caches and are not counted.
-    """
-    log, good = replayed.log, float(wanted.pool.spec.slo.good_percent)
-    fallback = choice.spec.bounds.fallback_emb_percent
-    config = replace(fleet.config, emb_percent=choice.first_percent)
-    owners = fleet.owners
-    agents = None if choice.holds else AgentSplit(choice.intent())
 
-    def run(config: FleetConfig, title: str, steered: AgentSplit | None) -> FleetResult:
+    Raises
+    ------
+    BadInput
+        When the log cannot be decided over.
+    """
+    log, owners, good = replayed.log, fleet.owners, float(wanted.pool.spec.slo.good_percent)
+
+    def run(chosen: Choice) -> tuple[FleetResult, schema.Figures]:
+        agents = None if chosen.holds else AgentSplit(chosen.intent())
         try:
-            return simulate(
+            made = simulate(
                 log,
-                config,
+                _config(fleet, chosen),
                 level=level,
-                split=steered,
+                split=agents,
                 routing=owners,
                 seed=seed,
                 measured_from_ms=measured_from_ms,
-                progress=bars(title),
+                progress=bars(chosen.name),
             )
         except ValueError as error:  # a log so long and sparse that its decisions cannot be counted
             raise BadInput("--trace", str(error), then="replay a part of the log, or let step.intervalMs be longer") from None
+        reasons = agents.reasons if agents is not None else {}
+        return made, figures_of(made, names=fleet.names, decisions=reasons, good_percent=good)
 
-    result = run(config, _words(choice), agents)
-    same = choice.holds and choice.first_percent == fallback
-    baseline = result if same else run(replace(config, emb_percent=fallback), f"static {fallback}", None)
-    figures, beside = (figures_of(each, names=fleet.names, good_percent=good) for each in (result, baseline))
-    reasons, more_doubts = _reasons_for_distrust(log, config, owners, figures, seed=seed, bars=bars)
-    doubts = [*result.doubts, *more_doubts, *(f"baseline: {doubt}" for doubt in baseline.doubts if doubt not in result.doubts)]
+    result, figures = run(choice)
+    baseline, base = (result, figures) if _equal(choice, beside) else run(beside)
+    reasons, more_doubts = _reasons_for_distrust(log, fleet.config, owners, figures, seed=seed, bars=bars)
+    others = (f"baseline: {doubt}" for doubt in baseline.doubts if doubt not in result.doubts)
     return schema.Simulated(
         schema_version=schema.SCHEMA_VERSION,
         command="simulate",
-        digest=hashlib.sha256(f"{figures.digest} {beside.digest}".encode()).hexdigest(),
+        digest=hashlib.sha256(f"{figures.digest} {base.digest}".encode()).hexdigest(),
         trusted=not reasons,
         not_trusted_because=reasons,
-        doubts=doubts,
+        doubts=[*result.doubts, *more_doubts, *others],
         assumptions=[*fleet.assumptions, *replayed.assumptions, *choice.notes, *wanted.notes],
         versions=versions(),
         seed=seed,
@@ -88,11 +90,23 @@ def rehearse(
         measured_from_ms=round(measured_from_ms, 3),
         histogram_edges_ms=histogram_edges_ms().tolist(),
         run=figures,
-        decisions=dict(sorted(agents.reasons.items())) if agents is not None else {},
-        baseline_policy=f"static:{fallback}",
-        baseline=beside,
-        difference=difference_of(figures, beside),
+        baseline_policy=_policy_of(beside, fleet),
+        baseline=base,
+        difference=difference_of(figures, base),
     )
+
+
+def _config(fleet: Fleet, choice: Choice) -> FleetConfig:
+    """The fleet as a policy has it: its first split, and its cap of the refill."""
+    refill, _ = refill_percent(choice.spec.refill, fleet.accelerator)
+    return replace(fleet.config, emb_percent=choice.first_percent, refill_link_percent=refill)
+
+
+def _equal(one: Choice, other: Choice) -> bool:
+    """Whether two policies do the same; the guards of one that holds have no effect."""
+    if one.holds and other.holds:
+        return one.first_percent == other.first_percent
+    return one.holds == other.holds and (one.strategy, one.spec) == (other.strategy, other.spec)
 
 
 def versions() -> schema.Versions:
@@ -147,6 +161,7 @@ def pool_of(wanted: Wanted, fleet: Fleet) -> schema.Pool:
 def _policy_of(choice: Choice, fleet: Fleet) -> schema.Policy:
     spec = choice.spec
     return schema.Policy(
+        name=choice.name,
         strategy=choice.strategy.value,
         source=choice.source,
         holds=choice.holds,
@@ -157,12 +172,8 @@ def _policy_of(choice: Choice, fleet: Fleet) -> schema.Policy:
         max_percent_per_second=spec.step.max_percent_per_second,
         deadband_percent=spec.step.deadband_percent,
         interval_ms=spec.step.interval_ms,
-        refill_link_percent=fleet.config.refill_link_percent,
+        refill_link_percent=refill_percent(spec.refill, fleet.accelerator)[0],
     )
-
-
-def _words(choice: Choice) -> str:
-    return f"static {choice.first_percent}" if choice.holds else str(choice.strategy)
 
 
 def _reasons_for_distrust(

@@ -53,6 +53,7 @@ class Pool(_Part, frozen=True, kw_only=True):
 
 
 class Policy(_Part, frozen=True, kw_only=True):
+    name: str
     strategy: str
     source: str
     holds: bool
@@ -146,6 +147,7 @@ class Figures(_Part, frozen=True, kw_only=True):
     bytes_by_class: dict[str, int]
     counts: dict[str, int]
     moves: Moves
+    decisions: dict[str, int]
     waste: Waste
     windows: list[Window]
     doubts: list[str]
@@ -181,8 +183,7 @@ class Simulated(_Part, frozen=True, kw_only=True):
     measured_from_ms: float
     histogram_edges_ms: list[float]
     run: Figures
-    decisions: dict[str, int]
-    baseline_policy: str
+    baseline_policy: Policy
     baseline: Figures
     difference: Difference
 

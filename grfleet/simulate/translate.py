@@ -6,6 +6,7 @@ A pool says bytes a token and a row, but neither layers nor a device: both are o
 from dataclasses import dataclass
 from pathlib import Path
 
+from crds.hbm_policy import Refill
 from crds.serving_pool import Attention as PoolAttention
 from crds.types import parse_quantity
 from grfleet.simulate.errors import BadInput
@@ -94,8 +95,9 @@ def fleet_of(
     if hbm_bytes > 1.5 * accelerator.hbm_bytes:  # sizes of cards are rounded
         times = hbm_bytes / accelerator.hbm_bytes
         assumptions.append(f"memory: {times:.1f} times that of one {accelerator.name}; compute and link stay those of one")
-    refill, told_refill = _refill_percent(wanted, accelerator)
-    assumptions += told_refill
+    refill, asked = refill_percent(wanted.hbm.refill, accelerator)
+    if refill != asked:
+        assumptions.append(f"refill: {asked:.3g} % of the link is taken as {refill} %")
     if spec.memory.usable_bytes() and parse_quantity(spec.memory.ssd_bytes):
         assumptions.append("SSD: read at 6 GB/s")
     try:
@@ -172,14 +174,10 @@ def _words(shape: ModelShape) -> str:
     return f"{shape.layers} {kind} layers of width {shape.width}, {shape.heads} heads of {shape.head_dim}"
 
 
-def _refill_percent(wanted: Wanted, accelerator: AcceleratorProfile) -> tuple[int, list[str]]:
-    """The lower of the two caps, in whole percent of the link, and what had to be rounded."""
-    refill = wanted.hbm.refill
+def refill_percent(refill: Refill, accelerator: AcceleratorProfile) -> tuple[int, float]:
+    """Return the lower of the two caps of a refill in whole percent of the link, and as it was asked for."""
     asked = float(refill.max_link_percent)
     most_bytes = refill.max_bytes()
     if most_bytes is not None:
         asked = min(asked, 100.0 * most_bytes / accelerator.to_device_bytes_per_second)
-    percent = min(int(asked), MOST_REFILL_PERCENT)
-    if percent == asked:
-        return percent, []
-    return percent, [f"refill: {asked:.3g} % of the link is taken as {percent} %"]
+    return min(int(asked), MOST_REFILL_PERCENT), asked

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
 import re
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from simulate_inputs import Visit, event_csv, event_jsonl_gz, hbm_policy, manifest, pool, regulars, requests_file, run, strangers
 
+from contract.keys import slot_of, user_key
 from grfleet.simulate.translate import accelerator_of
+from policies.routing.rendezvous import place as place_slots
 from simulator.physics.model_shape import HSTU_MTSERVE
 from simulator.physics.profiled import profiled_service
 
@@ -81,7 +87,7 @@ def test_the_baseline_holds_the_fallback_of_the_manifest_and_the_difference_is_t
 
     found = run("simulate", tmp_path / "out", "--trace", log, "--pool", manifests, "--policy", "static:10").result
 
-    assert found["baselinePolicy"] == "static:70"
+    assert found["baselinePolicy"]["name"] == "static:70"
     assert {window["meanEmbPercent"] for window in found["run"]["windows"]} == {9.38}  # whole granules of 16 MiB
     assert {window["meanEmbPercent"] for window in found["baseline"]["windows"]} == {69.53}
     ratio = found["run"]["p99Ms"] / found["baseline"]["p99Ms"]
@@ -98,6 +104,41 @@ def test_a_policy_that_is_its_own_baseline_differs_in_nothing(tmp_path: Path, pl
     assert set(found["difference"].values()) == {0.0}
 
 
+def test_a_policy_may_be_compared_with_any_other(tmp_path: Path, plain: Path) -> None:
+    log = requests_file(tmp_path / "day.grlog")
+    arguments = ("--trace", log, "--pool", plain, "--level", "reduced")
+
+    one = run("simulate", tmp_path / "one", *arguments, "--policy", "static:30", "--baseline", "MissRatioCurve").result
+    other = run("simulate", tmp_path / "other", *arguments, "--policy", "MissRatioCurve", "--baseline", "static:30").result
+
+    assert one["baselinePolicy"]["strategy"] == "MissRatioCurve"
+    assert (one["run"], one["baseline"]) == (other["baseline"], other["run"])
+    assert one["baseline"]["decisions"]
+
+
+def test_a_changed_policy_brings_all_its_guards_with_it(tmp_path: Path, plain: Path) -> None:
+    log = requests_file(tmp_path / "day.grlog")
+    change = manifest(tmp_path / "change.yaml", hbm_policy(refill={"maxLinkPercent": 5}, bounds={"fallbackEmbPercent": 60}))
+
+    found = run("simulate", tmp_path / "out", "--trace", log, "--pool", plain, "--policy", change, "--level", "reduced").result
+
+    assert found["policy"]["refillLinkPercent"] == 5
+    assert found["policy"]["firstEmbPercent"] == found["baselinePolicy"]["firstEmbPercent"] == 60
+
+
+def test_users_are_where_the_pool_has_them_when_its_key_is_given(tmp_path: Path, plain: Path) -> None:
+    key, visitor = b"the secret key of the pool", "ann@example.com"
+    (tmp_path / "key").write_bytes(key)
+    log = event_csv(tmp_path / "log.csv", [(place * 20.0, visitor, 500, 100) for place in range(1200)])
+    owner = place_slots(["feed-a", "feed-b"], [1.0, 1.0])[slot_of(user_key(key, visitor))]
+
+    arguments = ("--trace", log, "--pool", plain, "--level", "reduced", "--warm-up", "0s")
+    found = run("simulate", tmp_path / "out", *arguments, "--user-key-file", tmp_path / "key").result
+
+    assert [each["requests"] for each in found["run"]["byInstance"]] == ([1200, 0] if owner == 0 else [0, 1200])
+    assert not any(note.startswith("slots: ") for note in found["assumptions"])
+
+
 @pytest.mark.parametrize("name", ["MissRatioCurve", "missratiocurve", "HillClimb"])
 def test_a_strategy_moves_the_split_inside_the_bounds_and_says_why(tmp_path: Path, name: str) -> None:
     bounds = {"minEmbPercent": 20, "maxEmbPercent": 80, "fallbackEmbPercent": 40}
@@ -109,7 +150,7 @@ def test_a_strategy_moves_the_split_inside_the_bounds_and_says_why(tmp_path: Pat
     ).result
 
     assert found["policy"]["strategy"].lower() == name.lower()
-    assert sum(found["decisions"].values()) == 2 * 89  # two agents, a decision at the end of each second but the last
+    assert sum(found["run"]["decisions"].values()) == 2 * 89  # two agents, a decision at the end of each second but the last
     assert found["run"]["moves"]["count"] > 0
     shares = [window[side] for window in found["run"]["windows"] for side in ("minEmbPercent", "maxEmbPercent")]
     assert min(shares) >= 20.0 - 0.8
@@ -253,8 +294,10 @@ def test_too_few_requests_are_not_trusted_and_all_the_same_written(tmp_path: Pat
     log = event_csv(tmp_path / "log.csv", regulars(1200, users=10))
 
     ran = run("simulate", tmp_path / "out", "--trace", log, "--pool", plain, "--level", "reduced")
+    printed = run("simulate", tmp_path / "json", "--trace", log, "--pool", plain, "--level", "reduced", "--json")
 
-    assert ran.code == 3
+    assert (ran.code, printed.code) == (3, 3)
+    assert json.loads(printed.outcome.stdout) == ran.result
     assert ran.result["trusted"] is False
     assert "too few for a P99" in ran.result["notTrustedBecause"][0]
     assert "Not to be trusted" in (ran.out / "summary.md").read_text()
@@ -315,9 +358,27 @@ def test_a_split_that_cannot_carry_a_load_that_others_can_is_a_finding(tmp_path:
     assert any("overload is a matter of the split" in doubt for doubt in ran.result["doubts"])
 
 
-def test_progress_is_shown_to_a_terminal_only(tmp_path: Path, plain: Path) -> None:
+def test_progress_is_shown_on_stderr_and_to_a_terminal_only(tmp_path: Path, plain: Path) -> None:
     log = requests_file(tmp_path / "day.grlog")
+    arguments = ["--trace", str(log), "--pool", str(plain), "--level", "reduced", "--json"]
+    terminal, behind = pty.openpty()
+    shown = b""
 
-    ran = run("simulate", tmp_path / "out", "--trace", log, "--pool", plain, "--level", "reduced")
+    ran = subprocess.Popen(
+        [sys.executable, "-m", "grfleet.cli", "simulate", *arguments, "--out", str(tmp_path / "shown")],
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
+        stdout=subprocess.PIPE,
+        stderr=behind,
+    )
+    os.close(behind)
+    with contextlib.suppress(OSError):  # the terminal's other end has closed
+        while more := os.read(terminal, 4096):
+            shown += more
+    os.close(terminal)
+    printed, _ = ran.communicate(timeout=60)
 
-    assert ran.outcome.stderr == ""
+    assert ran.returncode == 0
+    assert b"MissRatioCurve" in shown
+    assert b"static:50" in shown
+    assert json.loads(printed)["command"] == "simulate"
+    assert run("simulate", tmp_path / "quiet", *arguments).outcome.stderr == ""
