@@ -18,7 +18,7 @@ from simulator.request_log import RowLaw
 
 EXACT_RANKS = 256
 GROWTH = 1.015
-GRID = 96
+GRID = 64
 FAR = 1e15
 HOUR_MS = 3_600_000.0
 

@@ -25,6 +25,7 @@ from simulator.oracle.lindley import ASKED, BUSY, GOOD, HALVES, KV_ASKED, KV_MIS
 from simulator.oracle.moves import Moves
 from simulator.oracle.parallel import chunks
 from simulator.oracle.result import OracleResult
+from simulator.oracle.stack import previous_access
 from simulator.oracle.windows import Grid, Group, Requests
 from simulator.replay import even_slots
 from simulator.request_log import RequestLog
@@ -240,7 +241,7 @@ def _counted(log: RequestLog, grid: Grid, warm_up: int) -> NDArray[np.bool_]:
 def _warm_up(log: RequestLog, grid: Grid) -> int:
     """Return the number of leading windows in which the fleet mostly meets its users for the first time."""
     window = np.minimum(((log.arrival_ms - grid.start_ms) // grid.window_ms).astype(np.int64), grid.windows - 1)
-    _, first = np.unique(log.user, return_index=True)
+    first = previous_access(log.user.astype(np.int64), log.users) < 0
     return warm_up_windows(np.bincount(window, minlength=grid.windows), np.bincount(window[first], minlength=grid.windows))
 
 

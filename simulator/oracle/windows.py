@@ -112,13 +112,15 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Lane:
-    """Neighbouring splits that one run of the queues covers, with what requests find and cost there."""
+    """Neighbouring splits that one run of the queues covers: what requests find and cost there, and when each is free."""
 
     start: int
     stop: int
     found: NDArray[np.int32]
     fixed: NDArray[np.float64]
     rows: NDArray[np.float64]
+    miss: NDArray[np.float64]
+    spread: NDArray[np.float64]
     free: NDArray[np.float64]
 
 
@@ -206,12 +208,15 @@ def _lane(
     on_host = np.maximum(in_hbm, _splits_with(kv_bytes + config.host_bytes, need)) if config.host_bytes else in_hbm
     below = config.host_bytes + config.ssd_bytes
     anywhere = np.maximum(on_host, _splits_with(kv_bytes + below, need)) if config.ssd_bytes else on_host
+    miss = np.ascontiguousarray(group.miss[:, :, splits])
     return Lane(
         start=splits.start,
         stop=splits.stop,
         found=np.stack((in_hbm, on_host, anywhere)),
         fixed=cost.fixed_ms,
         rows=cost.rows,
+        miss=miss,
+        spread=np.sqrt(miss * (1.0 - miss)),
         free=np.zeros(splits.stop - splits.start),
     )
 
@@ -238,9 +243,14 @@ def _part(group: Group, prepared: list[Instance], first: int, last: int) -> Part
         bounds = instance.bounds[first : last + 1]
         count[place] = np.diff(bounds)
         ones += np.diff(np.concatenate(([0], np.cumsum(instance.half, dtype=np.int64)))[bounds])
-        for lane in instance.lanes:
-            bottom, top = _run_lane(group, instance, lane, first, p99[:, place], sums[place], histogram)
-            lowest, highest = min(lowest, bottom), max(highest, top)
+    # Window by window, so that one histogram at a time is in the machine's caches.
+    for window in range(last - first):
+        for place, instance in enumerate(prepared):
+            for lane in instance.lanes:
+                outcome = _run_lane(group, instance, lane, first + window, histogram[window])
+                p99[:, place, window, lane.start : lane.stop] = outcome.p99_ms
+                sums[place, window, :, lane.start : lane.stop] = outcome.sums
+                lowest, highest = min(lowest, outcome.bottom), max(highest, outcome.top)
     lowest = min(lowest, highest)
     return Part(
         instances=tuple(instance.requests.instance for instance in prepared),
@@ -255,59 +265,48 @@ def _part(group: Group, prepared: list[Instance], first: int, last: int) -> Part
     )
 
 
-def _run_lane(
-    group: Group,
-    instance: Instance,
-    lane: Lane,
-    first: int,
-    p99: NDArray[np.float64],
-    sums: NDArray[np.float64],
-    histogram: NDArray[np.uint32],
-) -> tuple[int, int]:
-    """Run one lane through the windows from `first` on, into arrays of (halves + 1, windows, splits) and so on."""
+@dataclass(frozen=True, kw_only=True)
+class _Outcome:
+    """One window of one lane: P99 of halves and whole, sums, and the bins used."""
+
+    p99_ms: NDArray[np.float64]
+    sums: NDArray[np.float64]
+    bottom: int
+    top: int
+
+
+def _run_lane(group: Group, instance: Instance, lane: Lane, window: int, histogram: NDArray[np.uint32]) -> _Outcome:
+    """Run one lane through one window; `histogram` of shape (HALVES, splits, BINS) is added to."""
     requests, service = instance.requests, group.config.service
-    miss = np.ascontiguousarray(group.miss[:, :, lane.start : lane.stop])
-    spread = np.sqrt(miss * (1.0 - miss))
     gather = (service.gather_fixed_ms, service.row_bytes / (service.link_bytes_per_second * service.gather_efficiency) * 1e3)
-    added = np.zeros((SUMS, lane.stop - lane.start))
-    latency = np.empty((lindley.BLOCK, lane.stop - lane.start), dtype=np.float32)
+    begin, end = int(instance.bounds[window]), int(instance.bounds[window + 1])
+    sums = np.zeros((SUMS, lane.stop - lane.start))
+    filled = np.zeros(HALVES, dtype=np.int64)
+    heaps = np.zeros((HALVES, lane.stop - lane.start, lindley.heap_size(end - begin, P99)), dtype=np.float32)
+    latency = np.empty((min(lindley.BLOCK, end - begin), lane.stop - lane.start), dtype=np.float32)
     lowest, highest = BINS, 0
-    for window in range(p99.shape[1]):
-        begin, end = int(instance.bounds[first + window]), int(instance.bounds[first + window + 1])
-        added[:] = 0.0
-        filled = np.zeros(HALVES, dtype=np.int64)
-        heaps = np.zeros((HALVES, lane.stop - lane.start, lindley.heap_size(end - begin, P99)), dtype=np.float32)
-        for block in range(begin, end, lindley.BLOCK):
-            span = (block, min(block + lindley.BLOCK, end))
-            lindley.advance(
-                requests.arrival_ms,
-                instance.step,
-                requests.law,
-                lane.found,
-                lane.fixed,
-                lane.rows,
-                instance.written,
-                requests.noise,
-                requests.rare,
-                span,
-                miss,
-                spread,
-                gather,
-                group.config.slo_ms,
-                lane.free,
-                latency,
-                added,
-            )
-            bottom, top = lindley.tally(
-                latency[: span[1] - span[0]],
-                instance.half[span[0] : span[1]],
-                group.lowest_bin,
-                lane.start,
-                histogram[window],
-                heaps,
-                filled,
-            )
-            lowest, highest = min(lowest, bottom), max(highest, top)
-        sums[window, :, lane.start : lane.stop] = added
-        p99[:, window, lane.start : lane.stop] = lindley.upper_quantile(heaps, filled, P99)
-    return lowest, highest
+    for block in range(begin, end, lindley.BLOCK):
+        span = (block, min(block + lindley.BLOCK, end))
+        lindley.advance(
+            requests.arrival_ms,
+            instance.step,
+            requests.law,
+            lane.found,
+            lane.fixed,
+            lane.rows,
+            instance.written,
+            requests.noise,
+            requests.rare,
+            span,
+            lane.miss,
+            lane.spread,
+            gather,
+            group.config.slo_ms,
+            lane.free,
+            latency,
+            sums,
+        )
+        half = instance.half[span[0] : span[1]]
+        bottom, top = lindley.tally(latency[: len(half)], half, group.lowest_bin, lane.start, histogram, heaps, filled)
+        lowest, highest = min(lowest, bottom), max(highest, top)
+    return _Outcome(p99_ms=lindley.upper_quantile(heaps, filled, P99), sums=sums, bottom=lowest, top=highest)
