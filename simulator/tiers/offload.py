@@ -174,11 +174,16 @@ class OffloadQueue:
         return True
 
     def failed(self, lost: Range, *, have_tokens: int = 0) -> None:
-        """The host did not take the range: the user's later ranges go too, and all of it is owed as far as HBM has it."""
+        """The host did not take the range: the user's later ranges go too.
+
+        With `have_tokens` of the user in HBM all of it is owed; without, nothing is, and the next visit offers it again. A host
+        that has no room would otherwise be asked for ever.
+        """
         if lost not in self._copying:
             return
         self._cancel(lost.user)
         self._position[lost.user] = self._host.get(lost.user, 0)
+        self._owed.pop(lost.user, None)
         if have_tokens > self._position[lost.user]:
             self._owed[lost.user] = have_tokens
 

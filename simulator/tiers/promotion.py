@@ -26,7 +26,7 @@ class Promotions:
     def __init__(self, *, limit_bytes: int, lane: Lane, counts: StoreCounts) -> None:
         self.lane = lane
         self.held_bytes = 0
-        self._limit = limit_bytes
+        self.limit_bytes = limit_bytes
         self._counts = counts
         self._wanted: OrderedDict[int, None] = OrderedDict()
         self._flying: OrderedDict[int, tuple[float, int]] = OrderedDict()
@@ -42,10 +42,10 @@ class Promotions:
         started = []
         for user in list(self._wanted):
             size = ssd.bytes_of(user)
-            if size and self.held_bytes + size > self._limit >= size:
+            if size and self.held_bytes + size > self.limit_bytes >= size:
                 break  # later ones wait behind it, or small ones would starve it
             del self._wanted[user]
-            if not size or size > self._limit:
+            if not size or size > self.limit_bytes:
                 continue
             self.held_bytes += size
             self._flying[user] = (self.lane.submit(size, now_ms=now_ms), size)

@@ -141,6 +141,18 @@ class TieredStore:
         self.counts.invalidated += len(useless)
         return len(useless)
 
+    def resize(self, *, hbm_bytes: int | None = None, dram_bytes: int | None = None, ssd_bytes: int | None = None) -> None:
+        """Change limits; what no longer fits leaves now, and sources of copies as soon as they are copied.
+
+        Nothing is admitted above a limit, so only such sources can lie above it.
+        """
+        for tier, limit in ((self.hbm, hbm_bytes), (self.dram, dram_bytes), (self.ssd, ssd_bytes)):
+            if limit is not None:
+                tier.limit_bytes = limit
+        if dram_bytes is not None:
+            self.promotions.limit_bytes = dram_bytes * self.config.promoted_percent // 100
+        self._fit()
+
     def advance(self, now_ms: float) -> None:
         """Let copies, promotions and expiry happen up to `now_ms`, in order.
 
@@ -163,10 +175,21 @@ class TieredStore:
                     self._copied(self._flights.pop(done.transfer))
             for user in self.promotions.landed(self._now_ms):
                 self._land(user)
+            self._fit()
             self._copy_more()
         self.link.advance(now_ms)
         self._now_ms = now_ms
         self._expire()
+
+    def _fit(self) -> None:
+        """Let go what lies above a limit that was lowered."""
+        if self.hbm.overage_bytes:
+            self._left_hbm(Put(kept=True, gone=self.hbm.trim(self.hbm.limit_bytes)))
+        if self.dram.overage_bytes:
+            self._demote(Put(kept=True, gone=self.dram.trim(self.dram.limit_bytes)))
+        if self.ssd.overage_bytes:
+            for user, _ in self.ssd.trim(self.ssd.limit_bytes):
+                self._host_lost(user)
 
     def _tier(self, policy: str, limit_bytes: int, granule_bytes: int) -> Tier:
         return Tier(limit_bytes=limit_bytes, granule_bytes=granule_bytes, policy=POLICIES[policy](self.queue, limit_bytes))
@@ -225,7 +248,7 @@ class TieredStore:
             self.offload.owe_nothing(user)
         self._copy_more()
 
-    def _left_hbm(self, outcome: Put, *, newest: int) -> None:
+    def _left_hbm(self, outcome: Put, *, newest: int | None = None) -> None:
         for user, _ in outcome.gone:
             tokens = self._hbm_tokens.pop(user)
             if user != newest:

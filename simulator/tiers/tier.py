@@ -64,6 +64,11 @@ class Tier:
     def __len__(self) -> int:
         return len(self._sizes)
 
+    @property
+    def overage_bytes(self) -> int:
+        """Bytes above a limit that was lowered while entries could not go."""
+        return max(0, self.used_bytes - self.limit_bytes)
+
     def bytes_of(self, user: int) -> int:
         """Bytes that the user's entry takes; 0 when there is none."""
         return self._sizes.get(user, 0)
