@@ -25,7 +25,7 @@ from simulator.workloads.traffic import Traffic
 GIB = 1 << 30
 USERS = 1000
 CHUNK_TOKENS = 1024
-QUICK_HOURS, HOURS = 1.5, 12.0
+QUICK_HOURS, HOURS = 1.5, 6.0
 INSTANT = TransferCost(
     name="instant",
     to_device_fixed_ms=0.0,
@@ -46,7 +46,7 @@ def feed(hours: float, seed: int) -> Visits:
         users=USERS,
         history_median_tokens=9000.0,
         history_sigma=0.4,
-        tokens_per_visit=24,
+        tokens_per_visit=12,
     )
     return visits_of_log(log, bytes_per_token=BYTES_PER_TOKEN)
 
@@ -151,11 +151,12 @@ def _published_sizes(visits: Visits) -> list[Result]:
     results = []
     bare = TieredStore(feed_config(dram_bytes=0))
     alone = replay_on_store(bare, visits).token_share("hbm")
-    for host_gib in (192, 128):
+    for host_gib, goal in ((192, 0.985), (128, 0.985), (96, None)):
         store = TieredStore(feed_config(dram_bytes=host_gib * GIB))
         outcome = replay_on_store(store, visits)
         hit = outcome.token_share("hbm", "dram")
-        results.append(_at_least(f"tokens hit in HBM 20 GiB + DRAM {host_gib} GiB", hit, 0.985, alone))
+        title = f"tokens hit in HBM 20 GiB + DRAM {host_gib} GiB"
+        results.append(single(title, hit, "hit ratio", baseline=alone, goal=goal, at_least=True))
         peak = store.counts.peak_dram_bytes / (host_gib * GIB)
         results.append(single(f"host bytes, most at any time, {host_gib} GiB", peak, "share of limit", goal=1.0))
     return results
