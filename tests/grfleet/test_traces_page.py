@@ -17,6 +17,7 @@ from simulator.request_log import MAX_CANDIDATES
 from simulator.traces import LogOptions, read_event_log
 from simulator.traces.reading import MAX_TOKENS
 from simulator.traces.rows import FIELDS
+from simulator.workloads import Traffic, regimes, traffic
 
 PAGE = "docs/traces.md"
 KEY = b"0123456789abcdef"
@@ -76,3 +77,15 @@ def test_the_example_becomes_what_the_rules_say() -> None:
 def test_every_example_is_in_the_page(name: str) -> None:
     assert f"docs/examples/{name}" in read(PAGE)
     assert (ROOT / "docs/examples" / name).exists()
+
+
+def test_the_constants_of_the_regimes_are_those_of_the_page() -> None:
+    page = read(PAGE)
+    for low, high in (traffic.BASE_CANDIDATES, regimes.RETURNING_CANDIDATES, regimes.NEWCOMERS_CANDIDATES):
+        assert f"{low:,} to {high:,}".replace(",", " ") in page
+    for law in (regimes.BASE_LAW, regimes.RETURNING_LAW, regimes.NEWCOMERS_LAW):
+        assert f"{law.exponent:g}" in page
+        assert f"{law.catalog_rows // 1_000_000}" in page
+    signals = Traffic(seed=1).signals
+    assert f"for {signals.percent:g} percent of the requests, lognormal around {signals.median_ms:g} ms" in page
+    assert Traffic(seed=1).rows_per_token == LogOptions().rows_per_token == 2
