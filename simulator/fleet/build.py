@@ -12,17 +12,19 @@ from numpy.typing import NDArray
 
 from contract.keys import SLOTS
 from policies.routing.rendezvous import place
+from simulator.core.randomness import mix
 from simulator.fleet import state
 from simulator.fleet.columns import gather
 from simulator.fleet.config import FleetConfig, Level
 from simulator.fleet.laws import LawTables
-from simulator.fleet.resize import set_emb_limit
+from simulator.fleet.resize import SHORT_MEMORY, set_emb_limit
 from simulator.fleet.state import Requests, Rows, Users
 from simulator.fleet.users import TIERS
 from simulator.fleet.warm import warm_rows, warm_users
 from simulator.request_log import RequestLog
 
 SAMPLES_KEPT = 1 << 16
+_INSTANCE = np.uint64(0xD1B5_4A32_D192_ED03)
 RECORD_EVERY = {Level.EXACT: 64, Level.SAMPLED: 1, Level.SAMPLED_64: 1, Level.REDUCED: 0}
 _MODES = {Level.EXACT: state.EVERY_ROW, Level.REDUCED: state.NO_ROWS}
 
@@ -169,7 +171,7 @@ def instance_of(
     seed: int,
 ) -> Instance:
     """Return one instance before its first request: rows in the steady state of its first law, users as given."""
-    mine, own_seed = slice(placement.first[number], placement.first[number + 1]), np.uint64(_seed_of(seed, number))
+    mine, own_seed = slice(placement.first[number], placement.first[number + 1]), _seed_of(seed, number)
     columns: list[Any] = [column[mine] for column in requests]
     requests = Requests(*columns)
     ints, floats = np.zeros(state.INTS, dtype=np.int64), np.zeros(state.FLOATS)
@@ -185,9 +187,10 @@ def instance_of(
     if fleet[state.MODE] == state.NO_ROWS:
         group = int(tables.laws.ints[first, state.GROUP])
         rows.window[group], rows.window_law[group] = tables.laws.window[-1], first
+        rows.oldest[group] = -tables.laws.window[-1]
     set_emb_limit(fleet, ints, floats, rows, tables.laws, config.first_emb_bytes)
     if fleet[state.MODE] != state.NO_ROWS:
-        warm_rows(own_seed, tables.cell_mass(first), ints, floats, rows)
+        warm_rows(own_seed, first, tables.cell_mass(first), ints, floats, rows)
     ints[state.RESIZE_EVICTED] = 0
     warm_users(fleet, ints, users, *placement.warm[number])
     return Instance(number=number, seed=own_seed, requests=requests, ints=ints, floats=floats, users=users, rows=rows)
@@ -210,12 +213,20 @@ def _empty_rows(config: FleetConfig, tables: LawTables, fleet: NDArray[np.int64]
     return Rows(
         last=np.full(cells, -1, dtype=np.int32),
         ring=np.zeros(size, dtype=np.int32),
+        misses=np.zeros(len(tables.laws.ints)),
+        expected=np.zeros(len(tables.laws.ints)),
+        sampled_at=np.zeros(len(tables.laws.ints)),
+        memory=np.full(len(tables.laws.ints), SHORT_MEMORY),
         window=np.zeros(groups),
         window_law=np.full(groups, -1, dtype=np.int64),
+        oldest=np.zeros(groups),
+        youngest=np.zeros(groups),
         sampled=np.zeros(samples, dtype=np.int32),
         sampled_ms=np.zeros(samples),
     )
 
 
-def _seed_of(seed: int, number: int) -> int:
-    return (seed * 0x9E37_79B9_7F4A_7C15 + (number + 1) * 0xD1B5_4A32_D192_ED03) & 0xFFFF_FFFF_FFFF_FFFF
+def _seed_of(seed: int, number: int) -> np.uint64:
+    """Return the seed of one instance; mixed, since streams step by a constant and must not be each other's continuation."""
+    named = np.array([(seed << 12 | number) & 0xFFFF_FFFF_FFFF_FFFF], dtype=np.uint64)
+    return np.uint64(mix(mix(named) ^ _INSTANCE)[0])

@@ -51,5 +51,5 @@ def doubts_of(result: FleetResult, *, filled_at_ms: list[float], one_in: int, le
 def _reduced(result: FleetResult) -> list[str]:
     places = {(law.offset % law.catalog_rows, law.catalog_rows) for law in result.log.laws}
     if len(places) > 1:
-        return [f"level reduced: {len(places)} laws with other popular rows share the cache in proportion, which is approximate"]
+        return [f"level reduced: {len(places)} laws with other popular rows are taken to share no row, and to come evenly"]
     return []

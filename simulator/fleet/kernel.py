@@ -14,13 +14,12 @@ from simulator.compiled import lean
 from simulator.fleet import resize, ring
 from simulator.fleet import users as kv
 from simulator.fleet.randomness import binomial, mix, stream_of
-from simulator.fleet.resize import refill_backlog
+from simulator.fleet.resize import SHORT_MEMORY, refill_backlog
 from simulator.fleet.service import compute_ms, gather_ms
 from simulator.fleet.state import (
     CELL_ROWS,
     EMB_MISS_MS,
     EVERY_ROW,
-    EXPECTED,
     FILLED_AT,
     FREE_AT,
     HEAD_MISS,
@@ -31,7 +30,6 @@ from simulator.fleet.state import (
     LAYERS,
     LINK_PER_MS,
     LOWER_HIT,
-    MISSES,
     MODE,
     NO_ROWS,
     PAGE_BYTES,
@@ -47,6 +45,7 @@ from simulator.fleet.state import (
     ROWS_MISSED,
     ROWS_PER_TOKEN,
     SAMPLE_CARRY,
+    SAMPLES_TAKEN,
     SERVICE_MS,
     SERVICE_SQUARED,
     SERVING,
@@ -61,7 +60,8 @@ from simulator.fleet.state import (
 )
 from simulator.fleet.window import look_at_head, miss_ratio, note_rate
 
-MISS_WINDOW = 1600.0  # samples over which the miss ratio is smoothed: shorter is noise in the latencies, longer is lag
+MISS_WINDOW = 800.0  # samples over which the miss ratio is smoothed: shorter is noise in the latencies, longer is lag
+MEMORY_GROWTH = 0.25
 MOST_REFILL_SHARE = 0.9
 _NOISE = np.uint64(0x2545_F491_4F6C_DD1D)
 
@@ -111,11 +111,16 @@ def rows_missed(
         count = int(wanted)
         floats[SAMPLE_CARRY] = wanted - count
     missed = ring.look_up(count, stream, now_ms, law, laws, ints, rows, fleet[RECORD_ONE_IN])
-    if count > 0:
-        keep = math.exp(-count / MISS_WINDOW)
-        floats[MISSES] = floats[MISSES] * keep + missed
-        floats[EXPECTED] = floats[EXPECTED] * keep + count
-    ratio = floats[MISSES] / floats[EXPECTED] if floats[EXPECTED] > 0.0 else 0.0
+    floats[SAMPLES_TAKEN] += count
+    passed = floats[SAMPLES_TAKEN] - rows.sampled_at[law]
+    rows.sampled_at[law] = floats[SAMPLES_TAKEN]
+    keep = math.exp(-passed / rows.memory[law])
+    # After a resize, or when a law comes (back), the ratio is new and moves fast: the memory is short, and grows.
+    memory = rows.memory[law] + MEMORY_GROWTH * count if passed < rows.memory[law] + count else SHORT_MEMORY
+    rows.memory[law] = min(MISS_WINDOW, memory)
+    rows.misses[law] = rows.misses[law] * keep + missed
+    rows.expected[law] = rows.expected[law] * keep + count
+    ratio = rows.misses[law] / rows.expected[law] if rows.expected[law] > 0.0 else 0.0
     if fleet[MODE] == EVERY_ROW:
         floats[RATIO] = ratio
         return missed

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from simulator.fleet import state
 from simulator.fleet.config import Level
+from simulator.fleet.ring import NEW_ROWS
 from simulator.fleet.state import Laws
 from simulator.request_log import RowLaw
 
@@ -39,7 +40,7 @@ class LawTables:
     laws : Laws
         What the loops read.
     one_in, head_ranks, cells : int
-        Ranks of a cell, ranks left to the formula, cells of the largest catalogue.
+        Ranks of a cell, ranks left to the formula, cells of the largest catalogue and of the rows that drift brings in.
     bin_mass : tuple of float64[bins]
         Share of all accesses of a law that falls to each bin's simulated cells, counted at full weight (one in `one_in` of it
         is drawn).
@@ -98,7 +99,6 @@ def law_tables(laws: Sequence[RowLaw], level: Level, *, head: bool) -> LawTables
         ints[number, state.CELLS] = bins.cells
         ints[number, state.OFFSET] = law.offset % law.catalog_rows // one_in % bins.cells
         ints[number, state.DRIFT_CELLS] = max(0, min(drifting - head_ranks, law.catalog_rows // 2)) // one_in
-        ints[number, state.DRIFT_ROWS] = drifting
         ints[number, state.BINS] = used
         ints[number, state.GROUP] = groups.setdefault((law.offset % law.catalog_rows, law.catalog_rows), len(groups))
         floats[number, state.SHARE] = float(bins.mass.sum()) / one_in
@@ -106,6 +106,10 @@ def law_tables(laws: Sequence[RowLaw], level: Level, *, head: bool) -> LawTables
         floats[number, state.DRIFT_PER_MS] = law.drift_percent_per_hour / 100.0 / _MS_PER_HOUR
         for name, curve in _curves(law, bins, window, head_ranks=head_ranks, drifting=drifting, level=level).items():
             curves[name][number] = curve
+    cells = int(ints[:, state.CELLS].max())
+    for number in np.flatnonzero(ints[:, state.DRIFT_CELLS]).tolist():
+        ints[number, state.NEW_FROM] = cells
+        cells += NEW_ROWS * int(ints[number, state.DRIFT_CELLS])
     return LawTables(
         laws=Laws(
             ints=ints,
@@ -123,7 +127,7 @@ def law_tables(laws: Sequence[RowLaw], level: Level, *, head: bool) -> LawTables
         ),
         one_in=one_in,
         head_ranks=head_ranks,
-        cells=int(ints[:, state.CELLS].max()),
+        cells=cells,
         bin_mass=tuple(bins.mass for bins in cut),
     )
 

@@ -39,6 +39,8 @@ from simulator.fleet.state import (
 )
 from simulator.fleet.window import cells_for, fit, free_rows, held_rows, look_at_head, reload_rows
 
+SHORT_MEMORY = 50.0  # samples over which a miss ratio is smoothed just after it has changed
+
 
 @lean
 def emb_used_bytes(fleet: NDArray[np.int64], ints: NDArray[np.int64], floats: NDArray[np.float64], rows: Rows, laws: Laws) -> int:
@@ -70,6 +72,11 @@ def set_emb_limit(
             ints[ROWS_CAPACITY] = limit // fleet[CELL_BYTES]
         ring.trim(ints, rows)
         ints[KNOWN_USED] = -1
+        for law in range(len(rows.expected)):  # what was measured at another size says little
+            rows.memory[law] = SHORT_MEMORY
+            if rows.expected[law] > SHORT_MEMORY:
+                rows.misses[law] *= SHORT_MEMORY / rows.expected[law]
+                rows.expected[law] = SHORT_MEMORY
     ints[RESIZE_EVICTED] += max(0, before - emb_used_bytes(fleet, ints, floats, rows, laws))
 
 

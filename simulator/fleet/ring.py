@@ -20,6 +20,7 @@ from simulator.fleet.state import (
     GHOST_LIMIT,
     GHOSTS,
     HEAD,
+    NEW_FROM,
     OFFSET,
     ROWS_CAPACITY,
     ROWS_USED,
@@ -34,6 +35,7 @@ _LOW = np.uint64(0xFFFF_FFFF)
 _PHASE = np.uint64(0x9FB2_1C65_1E98_DF25)
 _TO_UNIT = 2.0**-32
 NEVER = -1
+NEW_ROWS = 8  # cells of a drifting rank, used in turn
 
 
 @lean
@@ -49,17 +51,15 @@ def cell_of(
     if (scaled & _LOW) >= np.uint64(laws.cut[law, place]):
         place = np.int64(laws.other[law, place])
     rank = laws.low[law, place] + np.int64(((value & _LOW) * np.uint64(laws.width[law, place])) >> _S32)
-    cells = laws.ints[law, CELLS]
     drifting = laws.ints[law, DRIFT_CELLS]
     if rank < drifting:
-        # Each rank changes hands at even intervals that begin at a time of its own; a row of the tail takes it over.
-        named = np.uint64(rank) * GOLDEN + _PHASE
-        phase = np.float64(mix(named) >> _S32) * _TO_UNIT
+        # Each rank changes hands at even intervals that begin at a time of its own; a new row takes it over.
+        phase = np.float64(mix(np.uint64(rank) * GOLDEN + _PHASE) >> _S32) * _TO_UNIT
         epoch = np.int64(now_ms * laws.floats[law, DRIFT_PER_MS] + phase)
         if epoch > 0:
-            rank = drifting + np.int64(mix(named ^ (np.uint64(epoch) * _PHASE)) % np.uint64(cells - drifting))
+            return int(laws.ints[law, NEW_FROM] + (epoch - 1) % NEW_ROWS * drifting + rank)
     rank += laws.ints[law, OFFSET]
-    return int(rank - cells if rank >= cells else rank)
+    return int(rank - laws.ints[law, CELLS] if rank >= laws.ints[law, CELLS] else rank)
 
 
 @lean

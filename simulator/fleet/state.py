@@ -19,7 +19,7 @@ INTS = 36
 
 # Floats.
 FREE_AT, REFILLED_TO, REFILL_CARRY, SAMPLE_CARRY = range(4)
-MISSES, EXPECTED, RATIO = range(4, 7)
+SAMPLES_TAKEN, ACCESSES, RATIO = range(4, 7)
 HEAD_ROWS, HEAD_MISS, FULL_WINDOW, ROW_RATE, ASKED_FADED, TIME_FADED, LOOKED_AT = range(7, 14)
 SERVICE_MS, SERVICE_SQUARED, EMB_MISS_MS, KV_MISS_MS, FILLED_AT = range(14, 19)
 FLOATS = 19
@@ -38,7 +38,7 @@ BASE_MS, TOKEN_FLOPS, PAIR_FLOPS, OUTPUT_FLOPS, FLOOR_FLOPS, FLOPS_PER_SECOND, W
 FLEET_FLOATS = 17
 
 # Constants of a law, by kind.
-CELLS, OFFSET, DRIFT_CELLS, BINS, GROUP, DRIFT_ROWS = range(6)
+CELLS, OFFSET, DRIFT_CELLS, BINS, GROUP, NEW_FROM = range(6)
 LAW_INTS = 6
 SHARE, DRIFT_PER_MS, CELL_ROWS = range(3)
 LAW_FLOATS = 3
@@ -62,14 +62,21 @@ class Users(NamedTuple):
 class Rows(NamedTuple):
     """Row cache of one instance: last access by cell, the ring, and the accesses that were sampled for a policy.
 
-    Where rows are left to the formula: the window of each group of laws with the same popular rows, in accesses, and the law of
-    each group that was asked last, negative for none.
+    By law: sampled misses and accesses, both fading, how many samples had been taken at the law's last request, and over how
+    many samples they fade. Where rows are left to the formula, by group of laws with the same popular rows: the window in
+    accesses of the group, its law that was asked last (negative for none), and between which accesses of all groups it reaches.
     """
 
     last: NDArray[np.int32]
     ring: NDArray[np.int32]
+    misses: NDArray[np.float64]
+    expected: NDArray[np.float64]
+    sampled_at: NDArray[np.float64]
+    memory: NDArray[np.float64]
     window: NDArray[np.float64]
     window_law: NDArray[np.int64]
+    oldest: NDArray[np.float64]
+    youngest: NDArray[np.float64]
     sampled: NDArray[np.int32]
     sampled_ms: NDArray[np.float64]
 

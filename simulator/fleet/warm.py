@@ -14,11 +14,9 @@ from simulator.compiled import compiled
 from simulator.fleet import users as kv
 from simulator.fleet.randomness import GOLDEN, mix, unit
 from simulator.fleet.state import (
-    EXPECTED,
     GHOST_LIMIT,
     GHOSTS,
     HEAD,
-    MISSES,
     RATIO,
     ROWS_CAPACITY,
     ROWS_USED,
@@ -29,14 +27,19 @@ from simulator.fleet.state import (
 )
 
 _CLASSES = 65_536
-_PRIMED = 1600.0  # samples that a primed miss ratio counts for: the window of the kernel
+_PRIMED = 800.0  # samples that a primed miss ratio counts for: the window of the kernel
 
 
 @compiled
 def warm_rows(
-    seed: np.uint64, mass: NDArray[np.float64], ints: NDArray[np.int64], floats: NDArray[np.float64], rows: Rows
+    seed: np.uint64,
+    law: int,
+    mass: NDArray[np.float64],
+    ints: NDArray[np.int64],
+    floats: NDArray[np.float64],
+    rows: Rows,
 ) -> None:
-    """Fill the ring of an instance with its youngest cells, ghosts behind them, and prime its miss ratio.
+    """Fill the ring of an instance with its youngest cells, ghosts behind them, and prime the miss ratio of a law.
 
     Parameters
     ----------
@@ -83,7 +86,7 @@ def warm_rows(
             held += mass[cell]
     ints[HEAD], ints[TAIL], ints[ROWS_USED], ints[GHOSTS] = ghosts + cached, ghosts, cached, ghosts
     floats[RATIO] = 1.0 - held / total if total > 0.0 else 0.0
-    floats[MISSES], floats[EXPECTED] = floats[RATIO] * _PRIMED, _PRIMED
+    rows.misses[law], rows.expected[law], rows.memory[law] = floats[RATIO] * _PRIMED, _PRIMED, _PRIMED
 
 
 @compiled

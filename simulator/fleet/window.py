@@ -1,8 +1,9 @@
 """Che's window of one instance, compiled: how far back its EMB cache reaches, and what the formula says of rows not simulated.
 
 With every row left to the formula the window is the state of the cache: it grows by each access until the cache is full, a refill
-moves it back faster, a shrink cuts it. Laws with other popular rows have windows of their own, which share the room and yield in
-proportion. With some rows simulated, the window is read off their number.
+moves it back faster, a shrink cuts it. Laws with other popular rows have windows of their own, spread evenly between the oldest
+and the youngest access they hold; the one that reaches furthest back yields. With some rows simulated, the window is read off
+their number.
 """
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from simulator.compiled import lean
 from simulator.fleet.state import (
+    ACCESSES,
     ASKED_FADED,
     CELL_ROWS,
     DRIFT_PER_MS,
@@ -22,6 +24,7 @@ from simulator.fleet.state import (
     KNOWN_USED,
     LOOKED_AT,
     RATIO,
+    REQUESTS,
     ROW_BYTES,
     ROW_RATE,
     ROWS_USED,
@@ -32,6 +35,7 @@ from simulator.fleet.state import (
 )
 
 LOOK_EVERY = 1024
+MOST_STEPS = 2000
 _KEEP = 0.8
 _NONE = -1
 
@@ -77,8 +81,10 @@ def inverse(grid: NDArray[np.float64], first: NDArray[np.float64], second: NDArr
 def note_rate(ints: NDArray[np.int64], floats: NDArray[np.float64], asked: int, now_ms: float) -> None:
     """Count the rows asked; about every thousand requests renew the rate at which they come, and what rests on it."""
     floats[ASKED_FADED] += asked
+    floats[ACCESSES] += asked
     ints[SINCE_LOOK] += 1
-    if ints[SINCE_LOOK] >= LOOK_EVERY:
+    # At first more often: the rate is not known before the first look.
+    if ints[SINCE_LOOK] >= min(LOOK_EVERY, 16 + ints[REQUESTS] // 4):
         ints[SINCE_LOOK] = 0
         floats[TIME_FADED] += now_ms - floats[LOOKED_AT]
         floats[LOOKED_AT] = now_ms
@@ -104,8 +110,7 @@ def look_at_head(ints: NDArray[np.int64], floats: NDArray[np.float64], law: int,
     ints[KNOWN_USED] = ints[ROWS_USED]
     window = inverse(laws.window, laws.cells[law], laws.cells[law], 0.0, float(ints[ROWS_USED]))
     floats[HEAD_ROWS] = at(laws.window, laws.rows[law], window)
-    floats[HEAD_MISS] = at(laws.window, laws.miss[law], window)
-    floats[HEAD_MISS] += replaced(floats, law, laws) * at(laws.window, laws.loss[law], window)
+    floats[HEAD_MISS] = _ratio_at(floats, laws, law, window)
 
 
 @lean
@@ -129,42 +134,36 @@ def held_rows(floats: NDArray[np.float64], rows: Rows, laws: Laws) -> float:
 
 
 @lean
-def _rows_per_stretch(rows: Rows, laws: Laws) -> float:
-    """Return the rows gained when every window grows by its own length: the sum of window times miss ratio, its slope."""
-    total = 0.0
-    for group in range(len(rows.window)):
-        law = rows.window_law[group]
-        if law >= 0:
-            total += rows.window[group] * at(laws.window, laws.miss[law], rows.window[group])
-    return total
-
-
-@lean
 def fit(fleet: NDArray[np.int64], ints: NDArray[np.int64], floats: NDArray[np.float64], rows: Rows, laws: Laws) -> None:
-    """Shorten the windows until what they hold fits the limit."""
+    """Shorten the windows, the one that reaches furthest back first, until what they hold fits the limit."""
     limit = float(ints[EMB_LIMIT] // fleet[ROW_BYTES])
-    over = held_rows(floats, rows, laws) - limit
-    if over <= 0.0:
-        return
-    if over < 1e-3 * limit:  # one request more than fits: a step along the slope
-        slope = _rows_per_stretch(rows, laws)
-        _stretch(rows, max(0.5, 1.0 - over / slope) if slope > 0.0 else 0.5)
-        return
-    low, high, factor = 0.0, 1.0, 1.0
-    for _ in range(40):
-        middle = (low + high) / 2.0
-        _stretch(rows, middle / factor)
-        factor = middle
-        if held_rows(floats, rows, laws) > limit:
-            high = middle
-        else:
-            low = middle
+    for _ in range(MOST_STEPS):
+        over = held_rows(floats, rows, laws) - limit
+        if over <= 0.0:
+            return
+        oldest = -1
+        for group in range(len(rows.window)):
+            if rows.window[group] > 0.0 and (oldest < 0 or rows.oldest[group] < rows.oldest[oldest]):
+                oldest = group
+        if oldest < 0:
+            return
+        law = rows.window_law[oldest]
+        if len(rows.window) == 1:
+            full = inverse(laws.window, laws.rows[law], laws.lost[law], replaced(floats, law, laws), limit)
+            _set_window(rows, 0, min(full, float(rows.window[0])))
+            return
+        # A window gains rows at its miss ratio: its slope is known, and a step never cuts more than a twentieth.
+        slope = at(laws.window, laws.miss[law], rows.window[oldest])
+        shorter = rows.window[oldest] - max(1.0, over / slope if slope > 0.0 else rows.window[oldest])
+        _set_window(rows, oldest, max(shorter, 0.95 * rows.window[oldest] if rows.window[oldest] > 1000.0 else 0.0))
 
 
 @lean
-def _stretch(rows: Rows, factor: float) -> None:
-    for group in range(len(rows.window)):
-        rows.window[group] *= factor
+def _set_window(rows: Rows, group: int, window: float) -> None:
+    """Move the old end of a window, which is spread evenly up to its youngest access."""
+    if rows.window[group] > 0.0:
+        rows.oldest[group] = rows.youngest[group] - (rows.youngest[group] - rows.oldest[group]) * window / rows.window[group]
+    rows.window[group] = window
 
 
 @lean
@@ -174,20 +173,37 @@ def free_rows(fleet: NDArray[np.int64], ints: NDArray[np.int64], floats: NDArray
         return 0
     limit = float(ints[EMB_LIMIT] // fleet[ROW_BYTES])
     free = limit - held_rows(floats, rows, laws)
-    return int(free) if free > 1e-3 * limit and _rows_per_stretch(rows, laws) > 1.0 else 0
+    return int(free) if free > 1e-3 * limit and _youngest_end(rows, laws) >= 0 else 0
+
+
+@lean
+def _youngest_end(rows: Rows, laws: Laws) -> int:
+    """Return the group whose old end is the youngest and not yet at the end of its curve; -1 for none."""
+    found = -1
+    for group in range(len(rows.window)):
+        open_end = 0.0 < rows.window[group] < laws.window[-1]
+        if open_end and (found < 0 or rows.oldest[group] > rows.oldest[found]):
+            found = group
+    return found
 
 
 @lean
 def reload_rows(floats: NDArray[np.float64], ints: NDArray[np.int64], rows: Rows, laws: Laws, loaded: int) -> None:
-    """Lengthen the windows by rows that were loaded."""
+    """Lengthen the windows by rows that were loaded, the one that reaches back least first."""
     goal = held_rows(floats, rows, laws) + loaded
     ints[KNOWN_LAW] = _NONE
-    for _ in range(100):
-        # The curve bends down, so steps along its slope come from below.
-        missing, slope = goal - held_rows(floats, rows, laws), _rows_per_stretch(rows, laws)
-        if missing < 0.5 or slope <= 0.0:
+    for _ in range(MOST_STEPS):
+        group = _youngest_end(rows, laws)
+        missing = goal - held_rows(floats, rows, laws)
+        if missing < 0.5 or group < 0:
             return
-        _stretch(rows, min(2.0, 1.0 + missing / slope))
+        # The curve bends down, so steps along its slope come from below.
+        law = rows.window_law[group]
+        slope = max(at(laws.window, laws.miss[law], rows.window[group]), 1e-9)
+        longer = min(rows.window[group] + max(1.0, missing / slope), 2.0 * rows.window[group] + 1.0)
+        if len(rows.window) > 1:
+            longer = min(longer, 1.05 * rows.window[group] + 1000.0)
+        _set_window(rows, group, min(longer, float(laws.window[-1])))
 
 
 @lean
@@ -211,13 +227,17 @@ def miss_ratio(
         floats[FULL_WINDOW] = inverse(laws.window, laws.rows[law], laws.lost[law], replaced(floats, law, laws), limit)
         floats[RATIO] = _ratio_at(floats, laws, law, window)
     ratio = float(floats[RATIO])
+    rows.youngest[group] = floats[ACCESSES]
     if len(rows.window) == 1:
         longer = min(window + asked, floats[FULL_WINDOW])
+        rows.oldest[0] += asked - (longer - window)
         if longer != window:
             rows.window[0] = longer
             floats[RATIO] = _ratio_at(floats, laws, law, longer)
     else:
         ratio = _ratio_at(floats, laws, law, window)
+        if window == 0.0:
+            rows.oldest[group] = floats[ACCESSES] - asked
         rows.window[group] = window + asked
         fit(fleet, ints, floats, rows, laws)
         ints[KNOWN_LAW] = law
@@ -226,5 +246,7 @@ def miss_ratio(
 
 @lean
 def _ratio_at(floats: NDArray[np.float64], laws: Laws, law: int, window: float) -> float:
+    # Drift began with the log, when all was as if there had never been any.
+    since = min(window, float(floats[ACCESSES]))
     ratio = at(laws.window, laws.miss[law], window)
-    return min(1.0, ratio + replaced(floats, law, laws) * at(laws.window, laws.loss[law], window))
+    return min(1.0, ratio + replaced(floats, law, laws) * at(laws.window, laws.loss[law], since))

@@ -85,8 +85,14 @@ def test_the_row_cache_is_the_cores_through_resizes_and_refills() -> None:
     rows = Rows(
         last=np.full(3000, -1, dtype=np.int32),
         ring=np.zeros(4000, dtype=np.int32),
+        misses=nothing,
+        expected=nothing,
+        sampled_at=nothing,
+        memory=nothing,
         window=nothing,
         window_law=np.zeros(0, dtype=np.int64),
+        oldest=nothing,
+        youngest=nothing,
         sampled=np.zeros(0, dtype=np.int32),
         sampled_ms=nothing,
     )
