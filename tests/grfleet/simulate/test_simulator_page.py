@@ -45,9 +45,21 @@ def test_the_documented_commands_work_in_their_order_and_fill_their_folders(tmp_
     listed = set(re.findall(r"`([\w.-]+\.(?:json|md|png))`", read(PAGE).split("| file | holds |", 1)[1].split("\n\n", 1)[0]))
     written = {path.name for folder in ("rehearsal", "oracle") for path in (tmp_path / "out" / folder).iterdir()}
     assert written == listed
-    rehearsed, fixed = (json.loads((tmp_path / "out" / name / "result.json").read_text()) for name in ("rehearsal", "static-20"))
+    rehearsed, fixed, oracle = (
+        json.loads((tmp_path / "out" / name / "result.json").read_text()) for name in ("rehearsal", "static-20", "oracle")
+    )
     assert rehearsed["policy"]["strategy"] == "MissRatioCurve"
     assert rehearsed["baseline"]["digest"] == fixed["baseline"]["digest"]
+    shown = [
+        [cell.strip() for cell in row.split("|")[2:5]]
+        for row in read(PAGE).splitlines()
+        if row.startswith(("| P99 |", "| within 25"))
+    ]
+    found = [rehearsed["baseline"], rehearsed["run"], fixed["run"]]
+    assert [float(cell.split()[0]) for cell in shown[0]] == pytest.approx([each["p99Ms"] for each in found], rel=0.02)
+    assert [float(cell.split()[0]) for cell in shown[1]] == pytest.approx([each["sloPercent"] for each in found], abs=0.05)
+    assert [each["sloMet"] for each in found] == [False, True, True]
+    assert oracle["fleet"]["gainPercent"] == pytest.approx(oracle["noise"]["regretPercent"], abs=1.0)
 
 
 def options(command: str) -> set[str]:
