@@ -31,13 +31,13 @@ BASELINE_SPLITS = (20, 50, 80)
 PER_INSTANCE = 60.0
 REGIMES = {"steady": steady, "trend": trend, "burst": burst}
 
-#: A 4 x 512 HSTU on a slower link than an A100's, so that both caches matter to it.
+#: A small HSTU on a slow device behind a slow link: half busy at 60 requests a second, and both caches matter to it.
 SERVICE = ServiceModel(
-    layers=4,
-    width=512,
-    flops_per_second=100e12,
+    layers=2,
+    width=256,
+    flops_per_second=12e12,
     row_bytes=512,
-    link_bytes_per_second=8_000_000_000,
+    link_bytes_per_second=4_000_000_000,
     gather_efficiency=0.55,
     gather_fixed_ms=0.05,
     base_ms=0.1,
@@ -76,7 +76,7 @@ def run(*, quick: bool, as_json: bool, seed: int) -> None:
 
 
 def _fleet(instances: int) -> FleetConfig:
-    return FleetConfig(instances=instances, pool_bytes=12 << 30, emb_percent=50, service=SERVICE, slo_ms=50.0)
+    return FleetConfig(instances=instances, pool_bytes=16 << 30, emb_percent=50, service=SERVICE, slo_ms=50.0)
 
 
 def _workload(name: str, *, instances: int, seconds: float, seed: int) -> RequestLog:
