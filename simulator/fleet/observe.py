@@ -46,7 +46,8 @@ def observe(
     config, requests, fleet = watched.config, instance.requests, watched.fleet
     ints, floats = instance.ints, instance.floats
     more, more_ms = ints - before[0], floats - before[1]
-    latency_ms = requests.latency_ms[places]
+    served = requests.service_ms[places] > 0.0  # not a signal that came to nothing
+    latency_ms = requests.latency_ms[places][served]
     simulated = fleet[state.RECORD_ONE_IN] > 0
     samples = min(int(ints[state.SAMPLES]), SAMPLES_KEPT)
     rows = instance.rows
@@ -76,9 +77,9 @@ def observe(
         emb_row_bytes=config.service.row_bytes,
         kv_bytes_per_token=config.service.kv_bytes_per_token,
         rows_one_in=max(1, int(fleet[state.RECORD_ONE_IN])) * watched.tables.one_in,
-        user_keys=mix64(requests.user[places].astype(np.uint64) + np.uint64(1)),
-        user_times_ms=requests.arrival_ms[places],
-        user_bytes=requests.history[places].astype(np.float64) * config.service.kv_bytes_per_token,
+        user_keys=mix64(requests.user[places][served].astype(np.uint64) + np.uint64(1)),
+        user_times_ms=requests.arrival_ms[places][served],
+        user_bytes=requests.history[places][served].astype(np.float64) * config.service.kv_bytes_per_token,
         row_keys=mix64(rows.sampled[:samples].astype(np.uint64) + np.uint64(1)),
         row_times_ms=rows.sampled_ms[:samples].copy(),
         emb_curve=None if simulated else _curve(watched, instance),

@@ -60,7 +60,8 @@ class FleetResult:
     bytes_by_class : mapping of str to int
         `demand`, `refill`, `reload`, `offload` over the link; `kvEvicted`, `embEvicted` left HBM for want of room.
     counts : mapping of str to int
-        Further counters (pre-inference: `preInferAccepted`, `preInferUsed`, `preInferLate`, `preInferWasted`, `preInferRefused`).
+        Further counters (pre-inference: `signals`, `preInferAccepted`, `preInferUsed`, `preInferLate`, `preInferWasted`,
+        `preInferBusyMs`, which no request's service time contains, and a count for each verdict that refused).
     measured_from_ms : float
         Requests before it are left out of the summary.
     doubts : tuple of str

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from policies.preinference.trigger import TriggerRules
 from simulator.fleet import state
+from simulator.fleet.ahead import Ahead, with_signals
 from simulator.fleet.build import Instance, Placement, WarmUsers, constants_of, instance_of, placed, requests_of
 from simulator.fleet.columns import scatter, scatter_lower
 from simulator.fleet.config import FleetConfig, Level
@@ -44,6 +46,7 @@ def simulate(
     warm: WarmUsers | None = None,
     measured_from_ms: float = 0.0,
     window_ms: float | None = None,
+    pre_infer: TriggerRules | None = None,
     progress: Progress | None = None,
 ) -> FleetResult:
     """Serve a log with a fleet in virtual time.
@@ -65,6 +68,8 @@ def simulate(
         Requests before it are left out of the summary.
     window_ms : float, optional
         Length of the windows of the series under a fixed split; an eighth of the log when absent. A policy's interval otherwise.
+    pre_infer : TriggerRules, optional
+        Computes prefixes ahead where early signals and these thresholds allow; signals are ignored when absent.
     progress : callable, optional
         Called with (requests served, requests in all) now and then.
 
@@ -84,7 +89,10 @@ def simulate(
     watched = math.isfinite(policy.interval_ms)
     step_ms = policy.interval_ms if watched else window_ms or max(log.duration_ms / WINDOWS, 1.0)
     ends = _ends(log, step_ms)
-    placement = placed(log, even_slots(config.instances) if routing is None else routing, instances=config.instances, warm=warm)
+    events = with_signals(log) if pre_infer is not None and log.signal_lead_ms.any() else None
+    served = log if events is None else events.log
+    owners = even_slots(config.instances) if routing is None else routing
+    placement = placed(served, owners, instances=config.instances, warm=warm)
     tables = law_tables(log.laws, level, head=not watched)
     run = _Run(
         log=log,
@@ -92,7 +100,7 @@ def simulate(
         level=level,
         seed=seed,
         placement=placement,
-        requests=requests_of(log, placement),
+        requests=requests_of(served, placement),
         tables=tables,
         physics=fleet_floats(config),
         fleet=constants_of(config, log, tables, level, watched=watched),
@@ -101,6 +109,7 @@ def simulate(
         series=np.zeros((3, len(ends), config.instances), dtype=np.int64),
         counted=np.zeros((config.instances, state.INTS), dtype=np.int64),
         filled_at_ms=np.full(config.instances, -1.0),
+        ahead=None if events is None or pre_infer is None else Ahead(events, placement.instance, pre_infer, config.instances),
     )
     if watched:
         run.steered(policy)
@@ -147,6 +156,7 @@ class _Run:
     series: NDArray[np.int64]
     counted: NDArray[np.int64]
     filled_at_ms: NDArray[np.float64]
+    ahead: Ahead | None = None
     moves: list[Move] = field(default_factory=list)
     served: int = 0
 
@@ -184,12 +194,15 @@ class _Run:
 
     def result(self, *, window_ms: float, measured_from_ms: float) -> FleetResult:
         """Put the outcome together."""
-        total, columns = self.counted.sum(axis=0), _columns(len(self.log))
+        total, columns = self.counted.sum(axis=0), _columns(len(self.placement.instance))
         main = [columns[name] for name in ("latency_ms", "service_ms", "kv_hit_tokens", "rows_asked", "rows_missed")]
         first, instance = self.placement.first[:-1], self.placement.instance
         scatter(first.copy(), instance, self.requests, *main)
         if self.config.host_bytes:
             scatter_lower(first.copy(), instance, self.requests, columns["host_hit_tokens"], columns["ssd_hit_tokens"])
+        if self.ahead is not None:
+            chosen = self.ahead.events.is_request
+            columns, instance = {name: column[chosen] for name, column in columns.items()}, instance[chosen]
         made = FleetResult(
             log=self.log,
             config=self.config,
@@ -219,6 +232,7 @@ class _Run:
                 "embEvicted": int(total[state.EMB_EVICTED]) * int(self.fleet[state.CELL_BYTES]),
                 "resizeEvicted": int(total[state.RESIZE_EVICTED]),
             },
+            counts={} if self.ahead is None else self.ahead.counts(total),
             measured_from_ms=measured_from_ms,
         )
         doubts = doubts_of(
@@ -245,6 +259,14 @@ class _Run:
         return [0, *np.searchsorted(instance.requests.arrival_ms, self.ends, side="left").tolist()]
 
     def _serve(self, instance: Instance, first: int, stop: int) -> None:
+        if self.ahead is None:
+            self._run(instance, first, stop)
+        else:
+            self.ahead.serve(instance, first, stop, run=self._run, physics=self.physics, fleet=self.fleet)
+        self.served += stop - first
+        self.progress(self.served, len(self.placement.instance))
+
+    def _run(self, instance: Instance, first: int, stop: int) -> None:
         serve(
             first,
             stop,
@@ -258,8 +280,6 @@ class _Run:
             self.tables.laws,
             instance.seed,
         )
-        self.served += stop - first
-        self.progress(self.served, len(self.log))
 
     def _move(self, instance: Instance, place: int, emb_bytes: int | None, now_ms: float) -> None:
         """Take a wanted split over: shrink now, grow now or when nothing is above a limit any more."""
