@@ -29,7 +29,7 @@ class RowLaw:
     catalog_rows : int
         Rows of all tables together.
     drift_percent_per_hour : float
-        Percent of the most popular `head_rows` ranks that another row takes over within an hour; 0 is a still catalogue.
+        Percent of the most popular `head_rows` ranks that a new row takes over within an hour; 0 is a still catalogue.
     head_rows : int
         What counts as the head.
     offset : int
