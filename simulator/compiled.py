@@ -38,5 +38,7 @@ def _numba() -> Any:
     try:
         import numba
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("the fleet simulator needs numba: pip install 'grfleet[sim]'", name="numba") from error
+        raise ModuleNotFoundError(
+            "the fleet simulator needs numba: pip install '.[sim]' in the checkout", name="numba"
+        ) from error
     return numba

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 NOT_TRUSTED = 3
 _REQUESTS, _FLEET = "The requests", "The fleet, where the manifest does not say it"
+_OF_EVENT_LOGS: tuple[str, ...] = ("skip_bad", "candidates", "user_key_file")
+_OF_REGIMES: tuple[str, ...] = ("duration", "rate", "traces")
 
 
 class LevelName(StrEnum):
@@ -84,6 +86,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print result.json on stdou
 
 
 def simulate(
+    context: typer.Context,
     trace: Trace,
     pool: Pool,
     out: Out,
@@ -128,6 +131,7 @@ def simulate(
         beside = _choice(wanted, "--baseline", baseline) if baseline is not None else fallback_of(choice)
         duration_ms = _length_ms("--duration", duration)
         _length_ms("--warm-up", warm_up, of_ms=0.0)
+        _fits(context, trace)
         fleet = _fleet(wanted, accelerator, layers, width, instances)
         rules = _rules(skip_bad, candidates, user_key_file, duration_ms, rate, traces)
         with bars_on_stderr() as bars:
@@ -151,6 +155,7 @@ def simulate(
 
 
 def oracle(
+    context: typer.Context,
     trace: Trace,
     pool: Pool,
     out: Out,
@@ -185,6 +190,7 @@ def oracle(
 
         window_ms, duration_ms = _length_ms("--window", window), _length_ms("--duration", duration)
         wanted = _wanted(pool, name, hbm_policy, out, force=force)
+        _fits(context, trace)
         fleet = _fleet(wanted, accelerator, layers, width, instances)
         rules = _rules(skip_bad, candidates, user_key_file, duration_ms, rate, traces)
         with bars_on_stderr() as bars:
@@ -205,6 +211,25 @@ def oracle(
             except WorkerLost as error:
                 raise BadInput("--workers", str(error), then="fewer processes need less memory") from None
         _deliver(result, out, force=force, as_json=as_json)
+
+
+def _fits(context: typer.Context, trace: str) -> None:
+    """Refuse a trace that is not there, and an option that would do nothing, which is how typing errors go unnoticed."""
+    from grfleet.simulate.replayed import Regime
+    from simulator.traces import is_request_log
+
+    if trace in set(Regime):
+        what, idle = "a regime", _OF_EVENT_LOGS
+    elif not Path(trace).exists():
+        raise typer.BadParameter(f"{trace} is neither a file nor one of {', '.join(Regime)}", param_hint="--trace")
+    elif is_request_log(Path(trace)):
+        what, idle = "a file of requests, which has that in it", _OF_EVENT_LOGS + _OF_REGIMES
+    else:
+        what, idle = "an event log", _OF_REGIMES
+    for option in idle:
+        source = context.get_parameter_source(option)
+        if source is not None and source.name == "COMMANDLINE":
+            raise typer.BadParameter(f"does nothing: {trace} is {what}", param_hint="--" + option.replace("_", "-"))
 
 
 def _wanted(pool: Path, name: str | None, hbm_policy: Path | None, out: Path, *, force: bool) -> "Wanted":
@@ -248,10 +273,8 @@ def _rules(
 
 
 def _replayed(trace: str, rules: Any, fleet: "Fleet", wanted: "Wanted", seed: int, bars: "Bars") -> "Replayed":
-    from grfleet.simulate.replayed import Regime, replayed
+    from grfleet.simulate.replayed import replayed
 
-    if trace not in set(Regime) and not Path(trace).exists():
-        raise typer.BadParameter(f"{trace} is neither a file nor one of {', '.join(Regime)}", param_hint="--trace")
     return replayed(
         trace,
         rules,
@@ -308,7 +331,10 @@ def _refusals(command: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name != "numba":
             raise
-        typer.echo(f"{command}: the simulator needs numba, which is not installed: pip install 'grfleet[sim]'", err=True)
+        typer.echo(
+            f"{command}: the simulator needs numba, which is not there: `make setup`, or pip install '.[sim]' in the checkout",
+            err=True,
+        )
         raise typer.Exit(1) from None
     except MemoryError:
         typer.echo(f"{command}: not enough memory for a log of this size; replay a part of it", err=True)

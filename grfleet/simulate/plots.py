@@ -5,7 +5,7 @@ from typing import Any
 
 from grfleet.simulate.schema import Figures, OracleFound, Simulated
 
-HOW_TO_GET = "no plots: matplotlib is not installed (pip install 'grfleet[bench]')"
+HOW_TO_GET = "no plots: matplotlib is not installed (pip install '.[bench]' in the checkout)"
 _RUN, _BASE, _BEST = "tab:blue", "tab:gray", "tab:green"
 
 

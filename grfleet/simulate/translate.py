@@ -100,9 +100,10 @@ def fleet_of(
         assumptions.append(f"refill: {asked:.3g} % of the link is taken as {refill} %")
     if spec.memory.usable_bytes() and parse_quantity(spec.memory.ssd_bytes):
         assumptions.append("SSD: read at 6 GB/s")
+    many = instances if instances is not None else _instances(wanted)
     try:
         config = FleetConfig(
-            instances=instances if instances is not None else _instances(wanted),
+            instances=many,
             pool_bytes=spec.memory.usable_bytes(),
             emb_percent=wanted.hbm.bounds.fallback_emb_percent,
             service=profiled_service(accelerator, shape, row_bytes=spec.model.emb_row_bytes),

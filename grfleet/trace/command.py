@@ -128,13 +128,15 @@ def convert(
 ) -> None:
     """Turn an event log into one file of requests, with digest and manifest inside and no user id."""
     from simulator.request_log import RowLaw
-    from simulator.traces import LogOptions, save_request_log
+    from simulator.traces import LogOptions, TraceError, is_request_log, save_request_log
     from simulator.workloads import Part, own_log
 
     if out.exists() and out.samefile(file):
         raise typer.BadParameter("is the log itself", param_hint="OUT")
     key = pool_key(user_key_file)
     with refusals("trace convert"):
+        if is_request_log(file):
+            raise TraceError(file, "is a file of requests already; replays read it as it is")
         options = LogOptions(
             pool_key=key,
             on_bad=_on_bad(on_bad),

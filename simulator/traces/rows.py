@@ -102,7 +102,9 @@ class RowReader:
             raise BadLine("a JSON array; write one object a line")
         names = [name.strip() for name in _cells(text)]
         if missing := _missing(names, counts=self._candidates is None):
-            raise BadLine("the first line must name the columns: user; time_ms, time_s or time; candidates or items", missing)
+            wanted = "user; time_ms, time_s or time; candidates or items"
+            otherwise = ", unless --candidates N says how many" if missing == "candidates" else ""
+            raise BadLine(f"the first line must name the columns, separated by commas: {wanted}{otherwise}", missing)
         for name in names:
             if name in FIELDS and names.count(name) > 1:
                 raise BadLine("named twice in the first line", name)

@@ -86,6 +86,21 @@ def test_wrong_usage_is_exit_code_2(log: Path, tmp_path: Path) -> None:
     assert log.read_text() == LOG
 
 
+def test_what_is_refused_comes_with_what_would_do(log: Path, tmp_path: Path) -> None:
+    semicolons, bare, made = tmp_path / "semicolons.csv", tmp_path / "bare.csv", tmp_path / "made"
+    semicolons.write_text(LOG.replace(",", ";"))
+    bare.write_text("user,time_ms\nann,1\n")
+    assert trace("convert", log, made).exit_code == 0
+    for ended, named in (
+        (trace("check", semicolons), "separated by commas"),
+        (trace("check", bare), "--candidates"),
+        (trace("convert", made, tmp_path / "again"), "a file of requests already"),
+    ):
+        assert (ended.exit_code, ended.output.count("\n")) == (1, 1), ended.output
+        assert named in ended.output
+    assert trace("check", bare, "--candidates", "300").exit_code == 0
+
+
 def test_skipped_lines_are_counted_and_no_failure(log: Path) -> None:
     log.write_text(LOG + "cleo,bad,1,x\ncleo,11,0,x\n")
     said = trace("check", log, "--on-bad", "skip")
