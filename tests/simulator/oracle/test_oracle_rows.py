@@ -75,13 +75,14 @@ def test_a_drifting_head_is_followed_over_days() -> None:
     per_step, steps, head = 2_000, 40, 2_000
     still = RowLaw(exponent=1.0, catalog_rows=CATALOG, head_rows=head)
     rng = np.random.default_rng(3)
-    # In fifty hours, each rank of the head changes hands once; a row of the tail takes it and keeps its old rank too.
-    names, turn = np.arange(CATALOG), np.arange(head) % 50
+    # In fifty hours, each rank of the head changes hands once; new rows take over.
+    names, turn, fresh = np.arange(CATALOG), np.arange(head) % 50, CATALOG
     stream = [drawn(still, 60_000, rng)]
     for step in range(steps):
         stream.append(names[drawn(still, per_step, rng)])
         moved = np.flatnonzero(turn == step % 50)
-        names[moved] = rng.integers(head, CATALOG, len(moved))
+        names[moved] = np.arange(fresh, fresh + len(moved))
+        fresh += len(moved)
     moving = RowLaw(exponent=1.0, catalog_rows=CATALOG, drift_percent_per_hour=2.0, head_rows=head)
     found = miss_ratios(
         [moving],
@@ -93,6 +94,6 @@ def test_a_drifting_head_is_followed_over_days() -> None:
     without = still_ratios(still, CAPACITIES)
     for place, capacity in enumerate(CAPACITIES):
         exact = looked_up(np.concatenate(stream), capacity, 7)[3:]
-        assert np.abs(found[:, place] - exact).max() < 0.015
-    # Rows that have two ranks leave more room for others: the largest cache misses less for it, in the model as in the cache.
-    assert found[-1, -1] < without[-1]
+        assert np.abs(found[:, place] - exact).max() < 0.01
+        assert found[0, place] < found[-1, place]
+    assert np.all(found > without)
