@@ -2,7 +2,7 @@
 
 import re
 
-_LENGTH = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s|m|h|%)")
+_LENGTH = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)(ms|s|m|h|%)")
 _MS = {"ms": 1.0, "s": 1e3, "m": 60e3, "h": 3600e3}
 
 

@@ -151,7 +151,7 @@ def _end(result: Simulated | OracleFound) -> list[str]:
         _bullets(result.doubts),
         "## Assumed",
         _bullets(result.assumptions),
-        f"{trace.requests:,} requests of {trace.users:,} users in {trace.duration_ms / 1e3:,.1f} s from {trace.name} "
+        f"{trace.requests:,} requests of {trace.users:,} users in {trace.duration_ms / 1e3:,.1f} s from {_cell(trace.name)} "
         f"(digest `{trace.digest[:16]}`), {result.pool.instances} instances, {result.pool.accelerator}.",
     ]
 

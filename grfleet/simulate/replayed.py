@@ -13,7 +13,7 @@ import numpy as np
 
 from grfleet.simulate.errors import BadInput
 from simulator.request_log import RequestLog
-from simulator.traces import LogOptions, OnBad, is_request_log, load_request_log
+from simulator.traces import LogOptions, OnBad, TraceError, is_request_log, load_request_log
 from simulator.traces.event_log import Progress
 from simulator.workloads import Traffic, burst, own_log, steady, trend
 
@@ -100,7 +100,9 @@ def replayed(
         else:
             made = _event_log(Path(trace), rules, max_history_tokens, progress)
     except ValueError as error:  # a TraceError is one, and names its place
-        raise BadInput("--trace", str(error)) from None
+        public = isinstance(error, TraceError) and trace in set(Regime)
+        then = "the public traces come with a checkout of grfleet; name their folder with --traces" if public else ""
+        raise BadInput("--trace", str(error), then=then) from None
     return _cut(made, max_history_tokens)
 
 

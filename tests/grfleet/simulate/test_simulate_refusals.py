@@ -12,6 +12,7 @@ import pytest
 from simulate_inputs import event_csv, hbm_policy, manifest, pool, regulars, requests_file, run
 
 from grfleet.simulate.command import oracle, simulate
+from grfleet.simulate.durations import length_ms
 from simulator.oracle.parallel import WorkerLost
 
 MODEL = {"name": "ranker", "version": "7", "kvBytesPerToken": 16384, "embRowBytes": 512, "maxHistoryTokens": 4096}
@@ -238,6 +239,26 @@ def test_what_the_oracle_cannot_use_is_refused(tmp_path: Path, log: Path, argume
     assert [word for word in words if word not in said] == []
 
 
+def test_public_traces_that_are_not_there_are_named_with_the_option_that_says_where(tmp_path: Path) -> None:
+    manifests = manifest(tmp_path / "pool.yaml", pool())
+
+    said = refused(tmp_path, "simulate", "--trace", "steady", "--pool", manifests, "--traces", tmp_path / "nowhere")
+
+    assert str(tmp_path / "nowhere") in said
+    assert "--traces" in said
+
+
+@pytest.mark.parametrize("text", ["", "5", "s", "-5s", "1e3s", "5 s", "5d", "٣s", "nan", "99999999999s", "5%"])
+def test_what_is_no_length_of_time_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="no length of time"):
+        length_ms(text)
+
+
+def test_lengths_of_time_are_read_in_their_unit() -> None:
+    assert [length_ms(text) for text in ("5ms", "1.5s", "2m", "24h", "0s")] == [5.0, 1500.0, 120_000.0, 86_400_000.0, 0.0]
+    assert length_ms("12.5%", of_ms=800.0) == 100.0
+
+
 def test_a_log_too_long_and_sparse_to_decide_over_is_refused(tmp_path: Path) -> None:
     manifests = manifest(tmp_path / "pool.yaml", pool())
     log = event_csv(tmp_path / "log.csv", regulars(3, users=2, every_ms=1e9))
@@ -287,5 +308,5 @@ def test_without_numba_the_line_says_what_to_install(tmp_path: Path, log: Path, 
 
     assert ended.returncode == 1
     assert ended.stderr.count("\n") == 1
-    assert "pip install 'grfleet[sim]'" in ended.stderr
+    assert "pip install '.[sim]'" in ended.stderr
     assert not (tmp_path / "out").exists()

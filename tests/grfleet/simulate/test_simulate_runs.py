@@ -272,6 +272,18 @@ def test_nothing_that_is_written_names_a_user_the_machine_a_folder_or_a_day(tmp_
     assert not re.search(r"\b20[2-9]\d-[01]\d-[0-3]\d\b", written)
 
 
+def test_a_name_of_a_file_neither_steers_a_terminal_nor_breaks_a_table(tmp_path: Path, plain: Path) -> None:
+    log = event_csv(tmp_path / "a|b\x1b[2J\n|.csv", regulars(1500, users=40))
+
+    ran = run("simulate", tmp_path / "out", "--trace", log, "--pool", plain, "--level", "reduced")
+
+    summary = (ran.out / "summary.md").read_text()
+    assert ran.code == 0, ran.said
+    assert "\x1b" not in ran.said + summary
+    assert "a\\|b [2J \\|.csv" in summary
+    assert ran.result["trace"]["name"] == log.name
+
+
 @pytest.mark.usefixtures("plots")
 def test_pictures_are_drawn_and_where_they_cannot_be_the_rest_is_written(
     tmp_path: Path, plain: Path, monkeypatch: pytest.MonkeyPatch
@@ -287,7 +299,7 @@ def test_pictures_are_drawn_and_where_they_cannot_be_the_rest_is_written(
     assert all(path.read_bytes().startswith(PNG) for path in with_plots.out.glob("*.png"))
     assert without.code == 0
     assert {path.name for path in without.out.iterdir()} == {"result.json", "summary.md"}
-    assert "pip install 'grfleet[bench]'" in without.outcome.stderr
+    assert "pip install '.[bench]'" in without.outcome.stderr
 
 
 def test_too_few_requests_are_not_trusted_and_all_the_same_written(tmp_path: Path, plain: Path) -> None:
