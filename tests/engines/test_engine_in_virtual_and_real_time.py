@@ -171,7 +171,7 @@ async def test_requests_paced_by_the_wall_hit_evict_and_wait_as_in_virtual_time(
     assert hit.sum() == pytest.approx(ours.sum(), rel=0.005)
     late, virtual = column(answers, "latency_ms"), column(expected, "latency_ms")
     for share in (0.5, 0.9, 0.99):
-        assert np.quantile(late, share) == pytest.approx(np.quantile(virtual, share), rel=0.03)
+        assert np.quantile(late, share) == pytest.approx(np.quantile(virtual, share), rel=0.05)
     evicted, virtually = observed.counters.evictions, seen.counters.evictions
     assert evicted.capacity + evicted.resize == pytest.approx(virtually.capacity + virtually.resize, rel=0.02)
     assert observed.split.limits == seen.split.limits
