@@ -24,7 +24,7 @@ def run(*, quick: bool, as_json: bool, seed: int) -> None:
         tables += part[1]
     console = Console(stderr=as_json)
     if not console.is_terminal:
-        console.width = 180
+        console.width = 220
     for table in tables:
         console.print(table)
     publish("tiers", results, seed=seed, quick=quick, as_json=as_json, notes=NOTES)

@@ -16,7 +16,7 @@ from simulator.tiers.histories import HistoryBook, Positions
 from simulator.tiers.offload import OffloadQueue, Rule
 from simulator.tiers.ssd import SsdCost
 from simulator.tiers.store import TieredStore
-from simulator.tiers.store_replay import StoreReplayed, replay_on_store
+from simulator.tiers.store_replay import FalseSignals, StoreReplayed, replay_on_store
 from simulator.tiers.store_types import StoreConfig
 from simulator.tiers.visits import Visits, spread_ticks, visits_of_log
 from simulator.workloads.generated import generated
@@ -54,7 +54,7 @@ def feed(hours: float, seed: int) -> Visits:
 def measure(*, quick: bool, seed: int) -> tuple[list[Result], list[Table]]:
     """Return figures with goals, and the tables that stand behind them."""
     visits = feed(QUICK_HOURS if quick else HOURS, seed)
-    results, promotion = _promotion(quick=quick)
+    results, promotion = _promotion(quick=quick, seed=seed)
     results += _published_sizes(visits)
     results += _offload(visits)
     cut_results, cuts = _cut_histories(visits)
@@ -77,35 +77,42 @@ def _trace_config(dram_share: float, **changes: object) -> StoreConfig:
     return dataclasses.replace(base, **changes)  # type: ignore[arg-type]  # fields by name
 
 
-def _run(config: StoreConfig, *, window: int = 0, lead_ms: float | None = None) -> tuple[StoreReplayed, TieredStore]:
+def _run(
+    config: StoreConfig, *, window: int = 0, lead_ms: float | None = None, false_per_visit: float = 0.0, seed: int
+) -> tuple[StoreReplayed, TieredStore]:
     store = TieredStore(config)
     announced = None if lead_ms is not None or window == 0 else window
-    return replay_on_store(store, spread_ticks(conversation()), window=announced, lead_ms=lead_ms), store
+    wrong = FalseSignals(per_visit=false_per_visit, withdrawn_after_ms=1000.0, seed=seed) if false_per_visit else None
+    visits = spread_ticks(conversation())
+    return replay_on_store(store, visits, window=announced, lead_ms=lead_ms, false_signals=wrong), store
 
 
-def _promotion(*, quick: bool) -> tuple[list[Result], Table]:
+def _promotion(*, quick: bool, seed: int) -> tuple[list[Result], Table]:
     table = Table(title="promotion, SSD 20 %: returning turns found in host memory (known)")
     for name in ("host memory", "announced", "in host memory", "on SSD", "late", "wasted", "most unused, share of host memory"):
         table.add_column(name, justify="right")
     timed = {"link": native_transfer(load_accelerator("a100")), "chunk_tokens": 512, "ssd": NVME}
-    runs: list[tuple[str, float, int, float | None, dict[str, object]]] = [
-        ("nothing", 0.01, 0, None, {}),
-        ("1 request ahead", 0.01, 1, None, {}),
-        ("200 ahead, half the memory", 0.005, 200, None, {}),
-        ("the same without a budget", 0.005, 200, None, {"promoted_percent": 100}),
-        ("300 ms ahead, real SSD", 0.01, 0, 300.0, timed),
+    # Name, share of host memory, window, lead time, false signals per true one, other sizes.
+    runs: list[tuple[str, float, int, float | None, float, dict[str, object]]] = [
+        ("nothing", 0.01, 0, None, 0.0, {}),
+        ("1 request ahead", 0.01, 1, None, 0.0, {}),
+        ("200 ahead, half the memory", 0.005, 200, None, 0.0, {}),
+        ("the same without a budget", 0.005, 200, None, 0.0, {"promoted_percent": 100}),
+        ("300 ms ahead, real SSD", 0.01, 0, 300.0, 0.0, timed),
+        ("the same, half of all signals false", 0.01, 0, 300.0, 1.0, timed),
     ]
     if not quick:
         runs += [
-            ("10 ahead, half the memory", 0.005, 10, None, {}),
-            ("50 ms ahead, real SSD", 0.01, 0, 50.0, timed),
-            ("100 ms ahead, real SSD", 0.01, 0, 100.0, timed),
+            ("the same, nine in ten false", 0.01, 0, 300.0, 9.0, timed),
+            ("10 ahead, half the memory", 0.005, 10, None, 0.0, {}),
+            ("50 ms ahead, real SSD", 0.01, 0, 50.0, 0.0, timed),
+            ("100 ms ahead, real SSD", 0.01, 0, 100.0, 0.0, timed),
         ]
     found: dict[str, float] = {}
     peak = 0.0
-    for name, share, window, lead_ms, changes in runs:
+    for name, share, window, lead_ms, wrong, changes in runs:
         config = _trace_config(share, **changes)
-        outcome, store = _run(config, window=window, lead_ms=lead_ms)
+        outcome, store = _run(config, window=window, lead_ms=lead_ms, false_per_visit=wrong, seed=seed)
         counts = store.counts
         unused = counts.peak_promoted_bytes / config.dram_bytes
         if "promoted_percent" not in changes:
@@ -126,6 +133,7 @@ def _promotion(*, quick: bool) -> tuple[list[Result], Table]:
     return [
         _at_least("DRAM hit, DRAM 1 % + SSD 20 %, 1 request ahead", found["1 request ahead"], 0.94, nothing),
         _at_least("DRAM hit, 300 ms ahead, SSD of 6 GB/s", found["300 ms ahead, real SSD"], 0.94, nothing),
+        _at_least("DRAM hit, the same, half of all signals false", found["the same, half of all signals false"], 0.94, nothing),
         _at_least("DRAM hit, DRAM 0.5 %, 200 ahead, budgeted", found["200 ahead, half the memory"], 0.94, unbudgeted),
         single("promoted and unused, most at any time", peak, "share of DRAM", goal=1 / 3),
     ], table

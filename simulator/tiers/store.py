@@ -6,7 +6,7 @@ it is needed, within a share of host memory that promoted state may take before 
 Sources: CachedAttention (ATC'24) for the queue and promotion, the code of MTServe for pages, chunks and background copies.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 
 from simulator.physics.link import HostLink, Purpose
 from simulator.tiers.freshness import Freshness, Stamp, Verdict
@@ -57,6 +57,7 @@ class TieredStore:
         self._hbm_tokens: dict[int, int] = {}
         self._flights: dict[int, Range] = {}
         self._stamps: OrderedDict[int, Stamp] = OrderedDict()
+        self._announced: deque[tuple[float, int, int]] = deque()
 
     def hbm_tokens(self, user: int) -> int:
         """Leading tokens of the user that HBM has."""
@@ -69,7 +70,8 @@ class TieredStore:
     def announce(self, user: int, *, now_ms: float) -> None:
         """A request of this user waits, or an early signal says that it will come."""
         self.advance(now_ms)
-        self.queue.announce(user)
+        if self.queue.announce(user):
+            self._announced.append((now_ms, user, self.queue.newest_ticket))
         if user in self.ssd:
             self.promotions.want(user)
         self._promote()
@@ -77,10 +79,7 @@ class TieredStore:
     def withdraw(self, user: int, *, now_ms: float) -> None:
         """An announced request will not come; what was promoted for it becomes an entry like others."""
         self.advance(now_ms)
-        self.queue.leave(user)
-        if not self.queue.waits(user):
-            self.promotions.give_up(user)
-            self._promote()
+        self._withdrawn(user)
 
     def serve(self, user: int, tokens: int, *, now_ms: float) -> Served:
         """Serve a request whose history has `tokens`: say where it came from, and keep the state that it leaves behind."""
@@ -204,7 +203,20 @@ class TieredStore:
             self.counts.expired += verdict is Verdict.EXPIRED
             self.counts.invalidated += verdict is not Verdict.EXPIRED
 
+    def _withdrawn(self, user: int) -> None:
+        self.queue.leave(user)
+        if not self.queue.waits(user):
+            self.promotions.give_up(user)
+            self._promote()
+
     def _expire(self) -> None:
+        """Drop what is too old: announcements nobody came for, and state nobody asked for."""
+        lives_ms = self.config.announced_ms
+        while self._announced and (lives_ms is None or self._now_ms - self._announced[0][0] > lives_ms):
+            _, user, ticket = self._announced.popleft()
+            if lives_ms is not None and self.queue.next_ticket[user] == ticket:
+                self.counts.announcements_expired += 1
+                self._withdrawn(user)
         while self._stamps:
             user, stamp = next(iter(self._stamps.items()))
             if not self.freshness.expired(stamp, now_ms=self._now_ms):

@@ -30,6 +30,8 @@ class StoreConfig:
     copiers : int
         Off-load ranges that are on the link at a time.
     ssd : SsdCost
+    announced_ms : float, optional
+        Announcements that were neither served nor withdrawn for so long are dropped; None keeps them, and what they protect.
 
     Raises
     ------
@@ -52,6 +54,7 @@ class StoreConfig:
     write_buffer_tokens: int = 0
     copiers: int = 8
     ssd: SsdCost = field(default_factory=SsdCost)
+    announced_ms: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("users", "bytes_per_token", "page_tokens", "chunk_tokens", "copiers"):
@@ -60,6 +63,8 @@ class StoreConfig:
         for name in ("hbm_bytes", "dram_bytes", "ssd_bytes"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}: {getattr(self, name)} must not be negative")
+        if self.announced_ms is not None and not self.announced_ms > 0:
+            raise ValueError(f"announced_ms: {self.announced_ms} must be above 0")
         if not 0 <= self.promoted_percent <= 100:
             raise ValueError(f"promoted_percent: {self.promoted_percent} lies outside 0..100")
 
@@ -101,6 +106,7 @@ class StoreCounts:
     demotions_lost: int = 0
     tail_tokens_lost: int = 0
     expired: int = 0
+    announcements_expired: int = 0
     invalidated: int = 0
     peak_dram_bytes: int = 0
     peak_promoted_bytes: int = 0

@@ -59,6 +59,11 @@ class WaitingQueue:
             self.next_ticket[user] = NO_TICKET
         return True
 
+    @property
+    def newest_ticket(self) -> int:
+        """Ticket of the latest announcement."""
+        return self._issued - 1
+
     def waits(self, user: int) -> bool:
         return user in self._tickets
 

@@ -10,7 +10,7 @@ from simulator.physics.accelerator import load_accelerator
 from simulator.physics.transfer import TransferCost, native_transfer
 from simulator.tiers.ssd import SsdCost
 from simulator.tiers.store import TieredStore
-from simulator.tiers.store_replay import StoreReplayed, replay_on_store
+from simulator.tiers.store_replay import FalseSignals, StoreReplayed, replay_on_store
 from simulator.tiers.store_types import StoreConfig
 from simulator.tiers.visits import spread_ticks, visits_of_log
 from simulator.workloads.generated import generated
@@ -82,6 +82,17 @@ def test_signals_of_a_cascade_are_early_enough_for_a_real_ssd() -> None:
     assert early.found("dram") >= 0.94
     assert late.found("dram") < early.found("dram")
     assert late_store.counts.promoted_late > store.counts.promoted_late
+
+
+def test_false_signals_waste_reads_but_stay_within_the_budget_and_cost_few_hits() -> None:
+    sizes = config(0.01)
+    store = TieredStore(sizes)
+    wrong = FalseSignals(per_visit=1.0, withdrawn_after_ms=1000.0, seed=3)
+    outcome = replay_on_store(store, spread_ticks(conversation()), lead_ms=300.0, false_signals=wrong)
+    assert outcome.found("dram") >= 0.93
+    assert store.counts.promoted_wasted > 1000
+    assert store.counts.peak_promoted_bytes <= sizes.dram_bytes / 3
+    assert len(store.queue) == 0, "every announcement was served or withdrawn"
 
 
 @cache

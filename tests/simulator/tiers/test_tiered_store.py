@@ -101,6 +101,7 @@ def test_bytes_are_conserved_and_bounded_and_nothing_has_two_owners(
         link=link(rates * 1000),
         offload_limit_tokens=queue,
         write_buffer_tokens=buffer,
+        announced_ms=20.0,
         ssd=SsdCost(read_bytes_per_second=rates * 1000, write_bytes_per_second=rates * 1000, write_backlog_bytes=60),
     )
     stores = [TieredStore(sizes, freshness=Freshness(ttl_ms=50.0, max_emb_lag=1)) for _ in range(2)]
@@ -209,6 +210,24 @@ def test_a_withdrawn_announcement_frees_the_budget_for_the_next() -> None:
     store.advance(30)
     assert second in store.dram
     assert store.counts.promoted_wasted == 1
+
+
+def test_an_announcement_that_nobody_comes_for_protects_for_a_while_only() -> None:
+    store = TieredStore(config(hbm_bytes=0, dram_bytes=48, announced_ms=100.0))
+    store.serve(0, 16, now_ms=0)
+    store.announce(0, now_ms=1)
+    store.announce(1, now_ms=50)
+    store.serve(1, 16, now_ms=60)
+    store.advance(101)
+    assert len(store.queue) == 1
+    store.advance(102)
+    assert len(store.queue) == 0
+    assert store.counts.announcements_expired == 1, "the one that was served does not count"
+    store.announce(0, now_ms=110)
+    store.announce(0, now_ms=150)
+    store.serve(0, 16, now_ms=160)
+    store.advance(215)
+    assert len(store.queue) == 1, "the first was served, the second is not old enough"
 
 
 def test_a_host_smaller_than_one_user_neither_keeps_it_nor_copies_it_for_ever() -> None:
