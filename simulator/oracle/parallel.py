@@ -10,8 +10,6 @@ from multiprocessing.connection import Connection
 
 from simulator.oracle.windows import Group, Part, parts
 
-STOP_SECONDS = 5.0
-
 
 class WorkerLost(RuntimeError):
     """A process of the oracle failed or was ended from outside; the message says which and why."""
@@ -32,6 +30,7 @@ def chunks(groups: Sequence[Group]) -> Iterator[list[Part]]:
     context = multiprocessing.get_context("spawn")
     pipes: list[Connection] = []
     workers = []
+    done = False
     try:
         for group in groups:
             receiver, sender = context.Pipe(duplex=False)
@@ -43,14 +42,14 @@ def chunks(groups: Sequence[Group]) -> Iterator[list[Part]]:
         grid = groups[0].grid
         for _ in range(0, grid.windows, grid.chunk):
             yield [_receive(pipe, number) for number, pipe in enumerate(pipes)]
+        done = True
     finally:
         for pipe in pipes:
             pipe.close()
         for worker in workers:
-            worker.join(STOP_SECONDS)
-            if worker.is_alive():
+            if not done:
                 worker.kill()
-                worker.join()
+            worker.join()
 
 
 def _receive(pipe: Connection, number: int) -> Part:

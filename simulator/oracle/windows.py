@@ -16,7 +16,7 @@ from simulator.oracle.costs import costs
 from simulator.oracle.lindley import BINS, HALVES, SUMS
 from simulator.oracle.stack import lru_hits, needed_bytes
 
-CHUNK_BYTES = 48 << 20
+CHUNK_BYTES = 12 << 20
 BLOCKS_PER_WINDOW = 10
 P99 = 99.0
 
