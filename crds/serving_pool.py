@@ -285,8 +285,10 @@ KIND = Kind(
     scale=Scale(".spec.replicas", ".status.replicas", ".status.selector"),
     selectable_fields=(".spec.model.name", ".spec.scaling.mode", ".spec.policies.hbm", ".spec.paused"),
     not_yet=(
-        "`memory.hostBytes` and `memory.ssdBytes`: no engine here has a tier below HBM yet",
-        "`model` and `slo.goodPercent`: shown, and compared neither with what engines describe nor with what is measured",
+        "`memory.hostBytes` and `memory.ssdBytes`: told to engines that describe such tiers; the reference engine has none, "
+        "`grfleet simulate` has both",
+        "`model` and `slo.goodPercent`: shown, and compared neither with what engines describe nor with what is measured; "
+        "`grfleet simulate` goes by them",
     ),
     example={
         "model": {"name": "ranker", "version": "7", "kvBytesPerToken": 4096, "embRowBytes": 512, "maxHistoryTokens": 8192},
