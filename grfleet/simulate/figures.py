@@ -183,8 +183,11 @@ def _waste(result: FleetResult) -> Waste:
     return Waste(
         resize_evicted_bytes=result.bytes_by_class.get("resizeEvicted", 0),
         refill_bytes=result.bytes_by_class.get("refill", 0),
-        pre_infer_wasted=result.counts.get("preInferWasted", 0),
+        pre_infer_accepted=result.counts.get("preInferAccepted", 0),
+        pre_infer_used=result.counts.get("preInferUsed", 0),
         pre_infer_late=result.counts.get("preInferLate", 0),
+        pre_infer_wasted=result.counts.get("preInferWasted", 0),
+        pre_infer_busy_ms=result.counts.get("preInferBusyMs", 0),
     )
 
 

@@ -19,6 +19,7 @@ from simulator.oracle.result import OracleResult
 from simulator.oracle.run import SPLITS, best_splits
 
 FULL_PERCENT = 100.0
+NO_SIGNALS = "pre-inference: the oracle knows none; early signals start nothing"
 MOST_OVERLOADED_PERCENT = 10.0
 
 
@@ -64,7 +65,7 @@ def look_back(
         trusted=not reasons,
         not_trusted_because=reasons,
         doubts=list(found.doubts),
-        assumptions=[*fleet.assumptions, *replayed.assumptions, *wanted.notes],
+        assumptions=[*fleet.assumptions, NO_SIGNALS, *replayed.assumptions, *wanted.notes],
         versions=versions(),
         seed=seed,
         trace=trace_of(replayed),

@@ -103,9 +103,22 @@ def _page_of_run(result: Simulated) -> list[str]:
         f"{run.moves.count} moves of the split, {run.moves.moved_bytes / _MIB:,.0f} MiB in all; they evicted "
         f"{run.moves.evicted_bytes / _MIB:,.0f} MiB. At the end EMB has {run.moves.last_emb_percent:g} %."
         + (f" Decisions: {_counted(run.decisions)}." if run.decisions else ""),
+        _prefixes(result),
         *_end(result),
         f"level {result.level}, seed {result.seed}, digest `{result.digest}`",
     ]
+
+
+def _prefixes(result: Simulated) -> str:
+    """What became of pre-inferences, where any were possible."""
+    if result.pre_inference is None:
+        return ""
+    waste, signals = result.run.waste, result.run.counts.get("signals", 0)
+    return (
+        f"Of {signals:,} early signals {waste.pre_infer_accepted:,} started a pre-inference: {waste.pre_infer_used:,} were used, "
+        f"{waste.pre_infer_late:,} came too late, {waste.pre_infer_wasted:,} were for nothing. They kept instances busy for "
+        f"{waste.pre_infer_busy_ms / 1e3:,.1f} s, which is not in the figure above."
+    )
 
 
 def _page_of_oracle(result: OracleFound) -> list[str]:

@@ -11,6 +11,7 @@ from grfleet.simulate.choice import Choice
 from grfleet.simulate.errors import BadInput
 from grfleet.simulate.figures import difference_of, figures_of, histogram_edges_ms
 from grfleet.simulate.replayed import Replayed
+from grfleet.simulate.signals import Ahead, ahead_of
 from grfleet.simulate.translate import Fleet, refill_percent
 from grfleet.simulate.wanted import Wanted
 from simulator.fleet.allocation import AgentSplit
@@ -21,6 +22,7 @@ from simulator.request_log import RequestLog
 
 PROBED_PERCENTS = (5, 20, 35, 50, 65, 80, 95)
 FULL_PERCENT = 100.0
+TRUE_CURVE = "level reduced: agents are told the true curve of the rows, which is better than any agent knows it"
 
 
 def rehearse(
@@ -50,6 +52,7 @@ def rehearse(
         When the log cannot be decided over.
     """
     log, owners, good = replayed.log, fleet.owners, float(wanted.pool.spec.slo.good_percent)
+    ahead = ahead_of(wanted, fleet, log)
 
     def run(chosen: Choice) -> tuple[FleetResult, schema.Figures]:
         agents = None if chosen.holds else AgentSplit(chosen.intent())
@@ -62,6 +65,7 @@ def rehearse(
                 routing=owners,
                 seed=seed,
                 measured_from_ms=measured_from_ms,
+                pre_infer=ahead.rules,
                 progress=bars(chosen.name),
             )
         except ValueError as error:  # a log so long and sparse that its decisions cannot be counted
@@ -80,13 +84,21 @@ def rehearse(
         trusted=not reasons,
         not_trusted_because=reasons,
         doubts=[*result.doubts, *more_doubts, *others],
-        assumptions=[*fleet.assumptions, *replayed.assumptions, *choice.notes, *wanted.notes],
+        assumptions=[
+            *fleet.assumptions,
+            ahead.note,
+            *replayed.assumptions,
+            *([TRUE_CURVE] if level is Level.REDUCED and not (choice.holds and beside.holds) else []),
+            *choice.notes,
+            *wanted.notes,
+        ],
         versions=versions(),
         seed=seed,
         level=level.value,
         trace=trace_of(replayed),
         pool=pool_of(wanted, fleet),
         policy=_policy_of(choice, fleet),
+        pre_inference=_pre_inference_of(ahead),
         measured_from_ms=round(measured_from_ms, 3),
         histogram_edges_ms=histogram_edges_ms().tolist(),
         run=figures,
@@ -173,6 +185,21 @@ def _policy_of(choice: Choice, fleet: Fleet) -> schema.Policy:
         deadband_percent=spec.step.deadband_percent,
         interval_ms=spec.step.interval_ms,
         refill_link_percent=refill_percent(spec.refill, fleet.accelerator)[0],
+    )
+
+
+def _pre_inference_of(ahead: Ahead) -> schema.PreInference | None:
+    rules = ahead.rules
+    if rules is None:
+        return None
+    return schema.PreInference(
+        min_prefix_tokens=rules.min_prefix_tokens,
+        budget_ms=rules.budget_ms,
+        safety_percent=rules.safety_percent,
+        prefix_bytes=rules.prefix_bytes,
+        slots=rules.max_inflight,
+        max_per_second=round(rules.max_per_second, 3),
+        life_ms=rules.life_ms,
     )
 
 

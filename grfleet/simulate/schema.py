@@ -67,6 +67,16 @@ class Policy(_Part, frozen=True, kw_only=True):
     refill_link_percent: int
 
 
+class PreInference(_Part, frozen=True, kw_only=True):
+    min_prefix_tokens: int
+    budget_ms: float
+    safety_percent: float
+    prefix_bytes: int
+    slots: int
+    max_per_second: float
+    life_ms: float
+
+
 class Hits(_Part, frozen=True, kw_only=True):
     hbm: float | None
     host: float | None
@@ -104,8 +114,11 @@ class Moves(_Part, frozen=True, kw_only=True):
 class Waste(_Part, frozen=True, kw_only=True):
     resize_evicted_bytes: int
     refill_bytes: int
-    pre_infer_wasted: int
+    pre_infer_accepted: int
+    pre_infer_used: int
     pre_infer_late: int
+    pre_infer_wasted: int
+    pre_infer_busy_ms: int
 
 
 class Window(_Part, frozen=True, kw_only=True):
@@ -180,6 +193,7 @@ class Simulated(_Part, frozen=True, kw_only=True):
     trace: Trace
     pool: Pool
     policy: Policy
+    pre_inference: PreInference | None
     measured_from_ms: float
     histogram_edges_ms: list[float]
     run: Figures

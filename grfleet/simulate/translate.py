@@ -88,7 +88,6 @@ def fleet_of(
     assumptions = [
         f"accelerator: the profile {accelerator.name} (docs/physics.md says what of it is measured)",
         told,
-        "pre-inference: not simulated; early signals of the log start nothing, and no memory is reserved for prefixes",
         "routing: every instance is warm, nobody moves; RoutingPolicies have no effect",
     ]
     hbm_bytes = parse_quantity(spec.memory.hbm_bytes)

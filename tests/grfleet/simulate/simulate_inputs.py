@@ -41,6 +41,10 @@ def hbm_policy(name: str = "default", **spec: Any) -> dict[str, Any]:
     return _object("HBMPolicy", name, spec)
 
 
+def pre_inference(**spec: Any) -> dict[str, Any]:
+    return _object("PreInferencePolicy", "default", spec)
+
+
 def _object(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
     return {"apiVersion": "grfleet.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
 
@@ -77,7 +81,14 @@ def event_jsonl_gz(path: Path, visits: list[Visit]) -> Path:
 
 
 def requests_file(
-    path: Path, *, seed: int = 5, count: int = 2600, seconds: float = 90.0, begins_ms: float = 0.0, law: RowLaw | None = None
+    path: Path,
+    *,
+    seed: int = 5,
+    count: int = 2600,
+    seconds: float = 90.0,
+    begins_ms: float = 0.0,
+    lead_ms: float = 0.0,
+    law: RowLaw | None = None,
 ) -> Path:
     """A converted log of users who return by chance, some more often than others."""
     rng = np.random.default_rng(seed)
@@ -88,7 +99,7 @@ def requests_file(
         user=user.astype(np.uint32),
         history_tokens=(512 + 4 * user).astype(np.int32),
         candidates=rng.integers(100, 300, count).astype(np.int32),
-        signal_lead_ms=np.zeros(count, dtype=np.float32),
+        signal_lead_ms=np.full(count, lead_ms, dtype=np.float32),
         law=np.zeros(count, dtype=np.uint8),
         user_slots=rng.integers(0, 4096, users).astype(np.uint16),
         laws=(law or RowLaw(exponent=0.9, catalog_rows=4_000_000),),

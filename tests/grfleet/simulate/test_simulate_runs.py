@@ -13,7 +13,19 @@ import sys
 from pathlib import Path
 
 import pytest
-from simulate_inputs import Visit, event_csv, event_jsonl_gz, hbm_policy, manifest, pool, regulars, requests_file, run, strangers
+from simulate_inputs import (
+    Visit,
+    event_csv,
+    event_jsonl_gz,
+    hbm_policy,
+    manifest,
+    pool,
+    pre_inference,
+    regulars,
+    requests_file,
+    run,
+    strangers,
+)
 
 from contract.keys import slot_of, user_key
 from grfleet.simulate.translate import accelerator_of
@@ -236,6 +248,30 @@ def test_a_regime_is_a_trace_too(tmp_path: Path, plain: Path, regime: str) -> No
     assert ran.result["trace"]["name"] == regime
     assert ran.result["trace"]["manifest"]["regime"] == regime
     assert ran.result["trace"]["requests"] >= 1400
+
+
+def test_early_signals_start_what_the_policy_of_the_pool_lets_them(tmp_path: Path, plain: Path) -> None:
+    log = requests_file(tmp_path / "day.grlog", lead_ms=200.0)
+    eager = {"trigger": {"minPrefixTokens": 100, "riskBudgetMs": 1}, "budget": {"maxInflight": 6}}
+    arguments = ("--trace", log, "--level", "reduced", "--policy", "static:50", "--force")
+
+    def waste(name: str, **policy: object) -> tuple[dict[str, int], dict[str, object] | None]:
+        manifests = manifest(tmp_path / f"{name}.yaml", pool(), pre_inference(**policy))
+        found = run("simulate", tmp_path / name, *arguments, "--pool", manifests).result
+        return found["run"]["waste"], found["preInference"]
+
+    without = run("simulate", tmp_path / "without", *arguments, "--pool", plain).result
+    busy, rules = waste("eager", **eager)
+    idle, none = waste("idle", **eager | {"budget": {"maxInflight": 0}})
+
+    assert without["preInference"] is None
+    assert without["run"]["waste"]["preInferAccepted"] == 0
+    assert busy["preInferAccepted"] >= busy["preInferUsed"] > 0
+    assert rules is not None
+    assert (rules["slots"], rules["minPrefixTokens"], rules["budgetMs"]) == (3, 100, 1.0)
+    assert rules["lifeMs"] == 250.0  # the lead and the objective
+    assert (idle["preInferAccepted"], none) == (0, None)
+    assert "early signals" in (tmp_path / "eager" / "summary.md").read_text()
 
 
 def test_histories_beyond_the_models_context_are_cut_and_counted(tmp_path: Path) -> None:
