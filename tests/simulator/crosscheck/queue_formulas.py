@@ -72,3 +72,23 @@ def md1_refused_share(load: float, places: int) -> float:
         left.append((left[count] - reached) / arrivals[0])
     total = sum(left)
     return 1.0 - total / (1.0 + load * total)
+
+
+def bulk_wait(load: float, most: int) -> float:
+    """Mean wait, in service times, of Poisson requests at one server that takes up to so many at once in one unit of time.
+
+    Load is arrivals per service time and may be up to `most`. From the chain of requests left behind at the end of each service
+    (Bailey 1954, but an idle server begins with the first that comes), and Little's law.
+    """
+    size = 400
+    chance = np.array([math.exp(-load + count * math.log(load) - math.lgamma(count + 1)) for count in range(size)])
+    moves = np.zeros((size, size))
+    for left in range(size):
+        kept = max(left - most, 0)
+        moves[left, kept:] = chance[: size - kept]
+    moves /= moves.sum(axis=1, keepdims=True)
+    share = np.linalg.matrix_power(moves, 1 << 14)[0]
+    kept = np.maximum(np.arange(size) - most, 0)
+    waiting = float(share @ (kept + load / 2.0))  # while one service lasts
+    cycle = 1.0 + float(share[0]) / load  # with the time in which nobody is there
+    return waiting / cycle / load
