@@ -182,7 +182,7 @@ def generate(
     as_json: AsJson = False,
 ) -> None:
     """Make a workload: the same seed gives the same requests. Prints their figures; the manifest is in the file."""
-    from simulator.traces import save_request_log
+    from simulator.traces import TraceError, save_request_log
     from simulator.workloads import Part, Traffic, burst, generated, steady, trend
 
     _fits(regime, users=users, burst_strength=burst_strength, part=part)
@@ -196,12 +196,16 @@ def generate(
             arrivals=arrivals.value,
             max_history_tokens=max_history_tokens,
         )
-        if regime is RegimeName.GENERATED:
-            log, manifest = generated(traffic, users=1_000_000 if users is None else users)
-        elif regime is RegimeName.BURST:
-            log, manifest = burst(traffic, strength=1.0 if burst_strength is None else burst_strength, traces=traces)
-        else:
-            log, manifest = (steady if regime is RegimeName.STEADY else trend)(traffic, traces=traces)
+        try:
+            if regime is RegimeName.GENERATED:
+                log, manifest = generated(traffic, users=1_000_000 if users is None else users)
+            elif regime is RegimeName.BURST:
+                log, manifest = burst(traffic, strength=1.0 if burst_strength is None else burst_strength, traces=traces)
+            else:
+                log, manifest = (steady if regime is RegimeName.STEADY else trend)(traffic, traces=traces)
+        except TraceError as error:
+            then = "the public traces come with a checkout of grfleet; name their folder with --traces"
+            raise ValueError(f"{error}; {then}") from None
         out.parent.mkdir(parents=True, exist_ok=True)
         save_request_log(out, log, manifest.to_json())
         _tell(described(log), None, as_json, manifest=manifest.to_json())

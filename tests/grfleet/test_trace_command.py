@@ -95,6 +95,7 @@ def test_what_is_refused_comes_with_what_would_do(log: Path, tmp_path: Path) -> 
         (trace("check", semicolons), "separated by commas"),
         (trace("check", bare), "--candidates"),
         (trace("convert", made, tmp_path / "again"), "a file of requests already"),
+        (trace("generate", "trend", "--out", tmp_path / "again", "--traces", tmp_path / "nowhere"), "--traces"),
     ):
         assert (ended.exit_code, ended.output.count("\n")) == (1, 1), ended.output
         assert named in ended.output
