@@ -184,7 +184,8 @@ KIND = Kind(
         AGE,
     ),
     not_yet=(
-        "`trigger`, `expander` and `budget.maxPerSecond`: whoever sends the early signals decides which requests are worth one",
+        "`trigger`, `expander` and `budget.maxPerSecond`: whoever sends the early signals decides which requests are worth one; "
+        "`grfleet simulate` goes by `trigger` and `budget`",
     ),
     example={
         "trigger": {"minPrefixTokens": 4096, "riskBudgetMs": 40},
