@@ -214,6 +214,11 @@ def _reasons_for_distrust(
             " leave less of it out with --warm-up"
         )
     load = figures.utilisation_percent
+    ahead = 100.0 * figures.waste.pre_infer_busy_ms / max(log.duration_ms * config.instances, 1.0)
+    if load is not None and load < FULL_PERCENT <= load + ahead:
+        doubts.append(
+            f"with pre-inferences instances are busy for {load + ahead:.0f} %: queues grow for as long as the log lasts"
+        )
     if load is not None and load >= FULL_PERCENT:
         percent, least = least_busy(log, config, owners, seed=seed, bars=bars)
         if least >= FULL_PERCENT:
