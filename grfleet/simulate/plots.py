@@ -107,8 +107,14 @@ def _oracle_windows(pyplot: Any, path: Path, result: OracleFound) -> None:
     figure, (splits, latencies) = pyplot.subplots(2, 1, sharex=True, figsize=(10, 6))
     windows = [window for window in result.windows if window.best_emb_percent is not None]
     times = [window.from_ms / 1e3 for window in windows]
-    splits.step(times, [w.best_emb_percent for w in windows], where="post", color="0.7", label="best, moves free")
-    splits.step(times, [w.planned_emb_percent for w in windows], where="post", color=_BEST, label="best, moves paid for")
+    ends = (
+        [*times, times[-1] + result.window_ms / 1e3] if times else []
+    )  # a split holds to the end of its window, the last one too
+    for chosen, colour, words in (
+        ([w.best_emb_percent for w in windows], "0.7", "best, moves free"),
+        ([w.planned_emb_percent for w in windows], _BEST, "best, moves paid for"),
+    ):
+        splits.step(ends, chosen + chosen[-1:], where="post", color=colour, label=words)
     splits.axhline(result.fallback_emb_percent, color=_BASE, linestyle="dashed", label="fallback of the policy")
     splits.set(ylabel="EMB, % of usable HBM", ylim=(0, 100))
     for field, colour, words in (
