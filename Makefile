@@ -61,5 +61,5 @@ lock: $(STAMP)  ## renew the pinned requirement files from pyproject.toml
 testbed: $(STAMP)  ## start a Kubernetes control plane on this machine and print its KUBECONFIG
 	@$(BIN)/grfleet testbed up
 
-clean:  ## remove the virtual environment and outputs (never the binaries in the cache)
-	@rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache
+clean:  ## remove the virtual environment, compiled loops and outputs (never the binaries in the cache)
+	@rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache simulator/*/__pycache__

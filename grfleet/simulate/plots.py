@@ -107,9 +107,8 @@ def _oracle_windows(pyplot: Any, path: Path, result: OracleFound) -> None:
     figure, (splits, latencies) = pyplot.subplots(2, 1, sharex=True, figsize=(10, 6))
     windows = [window for window in result.windows if window.best_emb_percent is not None]
     times = [window.from_ms / 1e3 for window in windows]
-    ends = (
-        [*times, times[-1] + result.window_ms / 1e3] if times else []
-    )  # a split holds to the end of its window, the last one too
+    # a split holds to the end of its window, the last one too
+    ends = [*times, times[-1] + result.window_ms / 1e3] if times else []
     for chosen, colour, words in (
         ([w.best_emb_percent for w in windows], "0.7", "best, moves free"),
         ([w.planned_emb_percent for w in windows], _BEST, "best, moves paid for"),
