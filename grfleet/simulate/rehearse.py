@@ -16,6 +16,7 @@ from grfleet.simulate.translate import Fleet, refill_percent
 from grfleet.simulate.wanted import Wanted
 from simulator.fleet.allocation import AgentSplit
 from simulator.fleet.config import FleetConfig, Level
+from simulator.fleet.policies import FixedSplit
 from simulator.fleet.result import REQUESTS_FOR_P99, FleetResult
 from simulator.fleet.run import simulate
 from simulator.request_log import RequestLog
@@ -54,14 +55,18 @@ def rehearse(
     log, owners, good = replayed.log, fleet.owners, float(wanted.pool.spec.slo.good_percent)
     ahead = ahead_of(wanted, fleet, log)
 
+    # A fleet that is watched draws its rows from samples alone: both runs must, or the difference is one of models.
+    watched_ms = min((each.spec.step.interval_ms for each in (choice, beside) if not each.holds), default=None)
+
     def run(chosen: Choice) -> tuple[FleetResult, schema.Figures]:
         agents = None if chosen.holds else AgentSplit(chosen.intent())
+        held = FixedSplit(interval_ms=float(watched_ms)) if watched_ms is not None else None
         try:
             made = simulate(
                 log,
                 _config(fleet, chosen),
                 level=level,
-                split=agents,
+                split=agents or held,
                 routing=owners,
                 seed=seed,
                 measured_from_ms=measured_from_ms,

@@ -128,6 +128,18 @@ def test_a_policy_may_be_compared_with_any_other(tmp_path: Path, plain: Path) ->
     assert one["baseline"]["decisions"]
 
 
+@pytest.mark.parametrize("level", ["sampled", "sampled-64", "reduced"])
+def test_agents_that_may_not_move_differ_from_their_baseline_in_nothing(tmp_path: Path, level: str) -> None:
+    pinned = {"minEmbPercent": 50, "fallbackEmbPercent": 50, "maxEmbPercent": 50}
+    manifests = manifest(tmp_path / "pool.yaml", pool(), hbm_policy(strategy="MissRatioCurve", bounds=pinned))
+    log = requests_file(tmp_path / "day.grlog")
+
+    found = run("simulate", tmp_path / "out", "--trace", log, "--pool", manifests, "--level", level).result
+
+    assert found["run"]["decisions"]
+    assert found["run"] | {"decisions": {}} == found["baseline"]
+
+
 def test_a_changed_policy_brings_all_its_guards_with_it(tmp_path: Path, plain: Path) -> None:
     log = requests_file(tmp_path / "day.grlog")
     change = manifest(tmp_path / "change.yaml", hbm_policy(refill={"maxLinkPercent": 5}, bounds={"fallbackEmbPercent": 60}))

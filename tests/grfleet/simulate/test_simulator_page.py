@@ -49,7 +49,7 @@ def test_the_documented_commands_work_in_their_order_and_fill_their_folders(tmp_
         json.loads((tmp_path / "out" / name / "result.json").read_text()) for name in ("rehearsal", "static-20", "oracle")
     )
     assert rehearsed["policy"]["strategy"] == "MissRatioCurve"
-    assert rehearsed["baseline"]["digest"] == fixed["baseline"]["digest"]
+    assert rehearsed["baseline"]["p99Ms"] == pytest.approx(fixed["baseline"]["p99Ms"], rel=0.01)
     shown = [
         [cell.strip() for cell in row.split("|")[2:5]]
         for row in read(PAGE).splitlines()
