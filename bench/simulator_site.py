@@ -42,6 +42,7 @@ EMB_PERCENT = 10
 ROWS = 10_000_000
 EXPONENT = 0.95
 PER_INSTANCE_AND_SECOND = 2300.0
+DRIFTING_PER_SECOND = 50.0
 CANDIDATES = 200
 ROWS_PER_TOKEN = 3
 USERS_PER_INSTANCE = 31_250
@@ -60,7 +61,14 @@ class Size:
     core: int
 
 
-def a_log(requests: int, *, instances: int, seed: int, drift_percent_per_hour: float = 0.0) -> tuple[RequestLog, WarmUsers]:
+def a_log(
+    requests: int,
+    *,
+    instances: int,
+    seed: int,
+    drift_percent_per_hour: float = 0.0,
+    per_instance_and_second: float = PER_INSTANCE_AND_SECOND,
+) -> tuple[RequestLog, WarmUsers]:
     """Return requests and the users that are cached before the first of them."""
     random = np.random.default_rng(seed)
     users = USERS_PER_INSTANCE * instances
@@ -73,7 +81,7 @@ def a_log(requests: int, *, instances: int, seed: int, drift_percent_per_hour: f
     oldest_first = np.argsort(-ages).astype(np.uint32)
     law = RowLaw(exponent=EXPONENT, catalog_rows=ROWS, drift_percent_per_hour=drift_percent_per_hour)
     log = RequestLog(
-        arrival_ms=np.cumsum(random.exponential(1000.0 / (PER_INSTANCE_AND_SECOND * instances), requests)),
+        arrival_ms=np.cumsum(random.exponential(1000.0 / (per_instance_and_second * instances), requests)),
         user=user,
         history_tokens=history[user],
         candidates=np.full(requests, CANDIDATES, dtype=np.int32),
@@ -136,11 +144,15 @@ def compared(size: Size, seed: int) -> dict[str, dict[str, float]]:
 
 
 def drifting(size: Size, seed: int, percent_per_hour: float) -> dict[str, dict[str, float]]:
-    """Return the figures of each level on a catalogue whose head changes fast, and of a still one (`still`)."""
-    log, warm = a_log(size.drifting, instances=1, seed=seed, drift_percent_per_hour=percent_per_hour)
+    """Return the figures of each level on a catalogue whose head changes fast, and of a still one (`still`).
+
+    Few requests a second, or their rows would be asked for again long before they are replaced.
+    """
+    pace: dict[str, Any] = {"instances": 1, "seed": seed, "per_instance_and_second": DRIFTING_PER_SECOND}
+    log, warm = a_log(size.drifting, drift_percent_per_hour=percent_per_hour, **pace)
     found = {level.value: figures(simulate(log, a_fleet(1), level=level, seed=seed, warm=warm)) for level in Level}
-    still, _ = a_log(size.drifting, instances=1, seed=seed)
-    found["still"] = figures(simulate(still, a_fleet(1), level=Level.SAMPLED, seed=seed, warm=warm))
+    still, _ = a_log(size.drifting, **pace)
+    found["still"] = figures(simulate(still, a_fleet(1), level=Level.REDUCED, seed=seed, warm=warm))
     return found
 
 

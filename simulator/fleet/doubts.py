@@ -1,10 +1,15 @@
 """Reasons not to trust a result, as sentences for people: few requests, much load, a cold start, a small sample."""
 
+import numpy as np
+
 from simulator.fleet.config import Level
+from simulator.fleet.laws import cumulative_share
 from simulator.fleet.result import REQUESTS_FOR_P99, REQUESTS_FOR_P999, FleetResult
+from simulator.request_log import RowLaw
 
 LEAST_CELLS = 500
 FULL_PERCENT = 100.0
+FAST_DRIFT = 0.1
 
 
 def doubts_of(result: FleetResult, *, filled_at_ms: list[float], one_in: int, least_emb_bytes: int) -> tuple[str, ...]:
@@ -49,7 +54,24 @@ def doubts_of(result: FleetResult, *, filled_at_ms: list[float], one_in: int, le
 
 
 def _reduced(result: FleetResult) -> list[str]:
+    found = []
     places = {(law.offset % law.catalog_rows, law.catalog_rows) for law in result.log.laws}
     if len(places) > 1:
-        return [f"level reduced: {len(places)} laws with other popular rows are taken to share no row, and to come evenly"]
-    return []
+        found.append(f"level reduced: {len(places)} laws with other popular rows are taken to share no row, and to come evenly")
+    rows = float(result.rows_asked.sum(dtype="int64"))
+    if rows and any(_replacements_per_access(result, law, rows) > FAST_DRIFT for law in result.log.laws):
+        found.append(
+            "level reduced: rows of the drifting head are replaced nearly as often as they are asked; take a sampled level"
+        )
+    return found
+
+
+def _replacements_per_access(result: FleetResult, law: RowLaw, rows: float) -> float:
+    """Return how often the least popular drifting rank is replaced for each time that one instance asks for it."""
+    last = min(law.head_rows, law.catalog_rows // 2)
+    if law.drift_percent_per_hour == 0.0 or last < 1:
+        return 0.0
+    popularity = float(np.diff(cumulative_share(law, np.array([last - 1, last])))[0])
+    asked = popularity * rows / result.config.instances
+    replaced = law.drift_percent_per_hour / 100.0 * result.log.duration_ms / 3_600_000.0
+    return replaced / asked if asked > 0.0 else 0.0

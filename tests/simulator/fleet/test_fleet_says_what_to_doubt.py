@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fleet_logs import MIB, SERVICE, Scripted, a_fleet, a_log
+from fleet_logs import LAW, MIB, SERVICE, Scripted, a_fleet, a_log
 
 from simulator.core.physics import ServiceModel
 from simulator.fleet.build import WarmUsers
@@ -99,7 +99,7 @@ def test_the_compiled_service_law_is_the_one_it_stands_for(shape: Any) -> None:
 
 
 def a_run(count: int = 12_000, **changes: Any) -> FleetResult:
-    log = a_log(count, per_second=200.0)
+    log = a_log(count, per_second=200.0, laws=changes.pop("laws", (LAW,)))
     start = WarmUsers(user=np.tile(np.arange(300, dtype=np.uint32), 2), tokens=np.full(600, 1000, dtype=np.int32))
     arguments: dict[str, Any] = {"level": Level.REDUCED, "seed": 1, "warm": start, "measured_from_ms": 5000.0}
     return simulate(log, changes.pop("config", a_fleet()), **(arguments | changes))
@@ -118,6 +118,8 @@ def test_a_warm_run_of_enough_requests_raises_no_doubt() -> None:
         ("never filled", {"config": a_fleet(pool_bytes=64 * 1024 * MIB)}),
         ("figures count from", {"warm": None, "measured_from_ms": 0.0}),
         ("simulated rows fit", {"level": Level.SAMPLED}),
+        ("are taken to share no row", {"laws": (LAW, replace(LAW, offset=7))}),
+        ("replaced nearly as often", {"laws": (replace(LAW, drift_percent_per_hour=50_000.0),)}),
     ],
 )
 def test_what_cannot_be_trusted_says_so(said: str, changes: dict[str, Any]) -> None:
