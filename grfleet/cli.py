@@ -5,7 +5,9 @@ answers at once.
 """
 
 import sys
+from importlib import metadata
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -30,6 +32,21 @@ app.command("simulate")(simulate)
 app.command("oracle")(oracle)
 app.command("top")(top)
 app.command("decisions")(decisions)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(metadata.version("grfleet"))
+        raise typer.Exit
+
+
+@app.callback()
+def of_all_commands(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Control plane for generative recommendation fleets."""
 
 
 def main() -> None:

@@ -1,9 +1,11 @@
 """docs/cli.md names every column, command and flag there is, and none that there is not."""
 
 import re
+from importlib import metadata
 from pathlib import Path
 
 import typer
+from typer.testing import CliRunner
 
 from grfleet.access import SPELLINGS
 from grfleet.cli import app
@@ -37,3 +39,8 @@ def test_the_commands_are_those_of_the_program() -> None:
 def test_every_flag_about_the_cluster_is_named() -> None:
     before_top = PAGE.split("## top", 1)[0]
     assert [flag for flag in SPELLINGS if flag.lstrip("-") not in before_top] == []
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    said = CliRunner().invoke(app, ["--version"])
+    assert (said.exit_code, said.stdout.strip()) == (0, metadata.version("grfleet"))
