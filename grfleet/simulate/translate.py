@@ -59,11 +59,15 @@ def accelerator_of(named: str) -> AcceleratorProfile:
     BadInput
         When there is none, or the file cannot be used.
     """
+    then = f"shipped are {', '.join(known_accelerators())}; docs/physics.md says what a file holds"
+    if named in known_accelerators():
+        return load_accelerator(named)
+    if not Path(named).exists():
+        raise BadInput(f"--accelerator {named}", "neither a profile that is shipped nor a file", then=then)
     try:
-        return load_accelerator(named) if named in known_accelerators() else read_accelerator(Path(named))
+        return read_accelerator(Path(named))
     except ProfileError as error:
-        then = f"shipped are {', '.join(known_accelerators())}; docs/physics.md says what a file holds"
-        raise BadInput(f"--accelerator {named}", str(error), then=then) from None
+        raise BadInput("--accelerator", str(error), then=then) from None
 
 
 def fleet_of(
