@@ -99,11 +99,14 @@ class _Mind:
             now_ms=now_ms,
         )
         if seen.emb_curve is None:
+            # The correction for unsampled hot keys compares sampled with asked bytes: what got lost must not count as asked.
+            kept = len(seen.row_keys)
+            share = kept / (kept + seen.row_samples_lost) if seen.row_samples_lost else 1.0
             self._rows.ingest(
                 seen.row_keys,
                 seen.row_times_ms,
                 float(seen.emb_row_bytes),
-                asked_bytes=float(seen.emb_rows_asked * seen.emb_row_bytes),
+                asked_bytes=float(seen.emb_rows_asked * seen.emb_row_bytes) * share,
                 now_ms=now_ms,
             )
         work = WorkDelta(

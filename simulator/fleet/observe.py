@@ -82,6 +82,7 @@ def observe(
         user_bytes=requests.history[places][served].astype(np.float64) * config.service.kv_bytes_per_token,
         row_keys=mix64(rows.sampled[:samples].astype(np.uint64) + np.uint64(1)),
         row_times_ms=rows.sampled_ms[:samples].copy(),
+        row_samples_lost=int(ints[state.SAMPLES]) - samples,
         emb_curve=None if simulated else _curve(watched, instance),
     )
     ints[state.SAMPLES] = 0

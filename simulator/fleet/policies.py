@@ -42,12 +42,14 @@ class FleetObservation:
         Serving time, its squares, and what of it misses cost.
     p99_ms : float or None
         Of the requests that arrived in the interval; None when none did.
-    rows_per_token : int
-        Of the workload.
+    rows_per_token, emb_row_bytes, kv_bytes_per_token : int
+        Of the workload and the model.
     user_keys, user_times_ms, user_bytes
         Every user's access with the bytes its history takes.
     row_keys, row_times_ms
         Accesses of sampled rows; one row in `rows_one_in` is sampled. Empty where rows are not simulated.
+    row_samples_lost : int
+        Sampled accesses beyond what one interval can keep.
     emb_curve : Curve or None
         The curve itself where rows are not simulated.
     """
@@ -82,6 +84,7 @@ class FleetObservation:
     user_bytes: NDArray[np.float64] = field(default_factory=_no_times)
     row_keys: NDArray[np.uint64] = field(default_factory=_no_keys)
     row_times_ms: NDArray[np.float64] = field(default_factory=_no_times)
+    row_samples_lost: int = 0
     emb_curve: Curve | None = None
 
     @property

@@ -124,8 +124,8 @@ class FleetResult:
 
         Notes
         -----
-        Latencies in ms; hit and SLO shares, and utilisation (serving time over time and instances), in percent. Hits of the
-        row cache include what rows the KV cache made unnecessary in none of its two figures.
+        Latencies in ms; hit and SLO shares, and utilisation (serving time over time and instances), in percent. Rows that a KV
+        hit made unnecessary count neither as asked nor as hit.
         """
         part = self.measured
         latency = self.latency_ms[part]

@@ -32,6 +32,7 @@ from simulator.request_log import RequestLog
 
 WINDOWS = 8
 MOST_STEPS = 1_000_000
+MOST_ROWS = (1 << 31) - 1
 Progress = Callable[[int, int], None]
 
 
@@ -85,6 +86,9 @@ def simulate(
         raise ValueError(f"measured_from_ms: {measured_from_ms} must be finite and not negative")
     if not 0 <= seed < 1 << 63:
         raise ValueError(f"seed: {seed} lies outside 0..2**63")
+    most_rows = (int(log.history_tokens.max()) + int(log.candidates.max())) * log.rows_per_token
+    if most_rows > MOST_ROWS:
+        raise ValueError(f"rows_per_token: {log.rows_per_token} makes up to {most_rows} rows in one request, at most {MOST_ROWS}")
     level = Level(level)
     watched = math.isfinite(policy.interval_ms)
     step_ms = policy.interval_ms if watched else window_ms or max(log.duration_ms / WINDOWS, 1.0)

@@ -65,6 +65,11 @@ def test_an_impossible_run_is_refused_by_name(name: str, arguments: dict[str, An
         simulate(a_log(50), a_fleet(), **({"seed": 1, "level": Level.REDUCED} | arguments))
 
 
+def test_more_rows_in_one_request_than_a_column_holds_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"^rows_per_token: "):
+        simulate(replace(a_log(50), rows_per_token=10_000_000), a_fleet(), level=Level.REDUCED, seed=1)
+
+
 def test_a_catalogue_too_large_for_a_level_names_the_level() -> None:
     huge = a_log(50, laws=(RowLaw(exponent=1.0, catalog_rows=10**9),))
     with pytest.raises(ValueError, match=r"^level: exact keeps"):
