@@ -73,8 +73,10 @@ def rehearse(
                 pre_infer=ahead.rules,
                 progress=bars(chosen.name),
             )
-        except ValueError as error:  # a log so long and sparse that its decisions cannot be counted
-            raise BadInput("--trace", str(error), then="replay a part of the log, or let step.intervalMs be longer") from None
+        except ValueError as error:
+            sparse = str(error).startswith("window_ms: ")  # so long a log that its decisions cannot be counted
+            then = "replay a part of the log, or let step.intervalMs be longer" if sparse else ""
+            raise BadInput("--trace", str(error), then=then) from None
         reasons = agents.reasons if agents is not None else {}
         return made, figures_of(made, names=fleet.names, decisions=reasons, good_percent=good)
 
