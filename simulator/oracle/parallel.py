@@ -32,13 +32,15 @@ def chunks(groups: Sequence[Group]) -> Iterator[list[Part]]:
     workers = []
     done = False
     try:
-        for group in groups:
-            receiver, sender = context.Pipe(duplex=False)
-            worker = context.Process(target=_work, args=(group, sender), daemon=True)
+        for number, group in enumerate(groups):
+            ours, theirs = context.Pipe()
+            worker = context.Process(target=_work, args=(theirs,), daemon=True)
             worker.start()
-            sender.close()
-            pipes.append(receiver)
+            theirs.close()
+            pipes.append(ours)
             workers.append(worker)
+            # Not among the arguments: a process that ends before it has read large ones would block its parent for ever.
+            _send(ours, group, number)
         grid = groups[0].grid
         for _ in range(0, grid.windows, grid.chunk):
             yield [_receive(pipe, number) for number, pipe in enumerate(pipes)]
@@ -52,24 +54,38 @@ def chunks(groups: Sequence[Group]) -> Iterator[list[Part]]:
             worker.join()
 
 
+def _send(pipe: Connection, group: Group, number: int) -> None:
+    try:
+        pipe.send(group)
+    except OSError as error:
+        raise _ended(number) from error
+
+
 def _receive(pipe: Connection, number: int) -> Part:
     try:
         sent = pipe.recv()
-    except EOFError as error:
-        raise WorkerLost(f"process {number} of the oracle ended before it was done") from error
+    except (EOFError, OSError) as error:
+        raise _ended(number) from error
     if isinstance(sent, Part):
         return sent
     raise WorkerLost(f"process {number} of the oracle failed: {sent}")
 
 
-def _work(group: Group, sender: Connection) -> None:
+def _ended(number: int) -> WorkerLost:
+    return WorkerLost(
+        f"process {number} of the oracle ended before it was done: it was killed, or the script that asks for processes does so"
+        ' outside of `if __name__ == "__main__":`'
+    )
+
+
+def _work(pipe: Connection) -> None:
     # A closed pipe means that nobody waits for the rest.
-    with suppress(BrokenPipeError):
+    with suppress(BrokenPipeError, EOFError):
         try:
-            for part in parts(group):
-                sender.send(part)
-        except BrokenPipeError:
+            for part in parts(pipe.recv()):
+                pipe.send(part)
+        except (BrokenPipeError, EOFError):
             raise
         except Exception as error:
-            sender.send(f"{type(error).__name__}: {error}")
+            pipe.send(f"{type(error).__name__}: {error}")
             raise

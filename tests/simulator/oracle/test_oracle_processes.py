@@ -2,9 +2,12 @@
 
 import multiprocessing
 import os
+import subprocess
+import sys
 from contextlib import closing
 from dataclasses import replace
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +28,7 @@ def two_groups(**changes: Any) -> list[Group]:
     return [replace(group, **changes) for group in groups]
 
 
-def end_at_once(group: Group, sender: Connection) -> None:
+def end_at_once(pipe: Connection) -> None:
     os._exit(9)
 
 
@@ -37,7 +40,7 @@ def test_a_process_that_fails_says_why() -> None:
 
 def test_a_process_that_was_ended_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "_work", end_at_once)
-    with pytest.raises(WorkerLost, match=r"^process 0 of the oracle ended before it was done$"):
+    with pytest.raises(WorkerLost, match=r"^process 0 of the oracle ended before it was done: "):
         list(chunks(two_groups()))
     assert not multiprocessing.active_children()
 
@@ -47,3 +50,18 @@ def test_a_caller_that_stops_early_leaves_no_process(monkeypatch: pytest.MonkeyP
     with closing(chunks(two_groups())) as steps:
         next(steps)
     assert not multiprocessing.active_children()
+
+
+def test_a_script_that_forgot_its_guard_is_told_so_and_does_not_hang(tmp_path: Path) -> None:
+    script = tmp_path / "unguarded.py"
+    script.write_text(
+        "from oracle_logs import a_fleet, a_log\n"
+        "from simulator.oracle.run import best_splits\n"
+        "best_splits(a_log(20_000), a_fleet(), window_ms=30_000.0, seed=1, splits=(20, 80), workers=2)\n"
+    )
+    path = os.pathsep.join((str(Path(__file__).parent), str(Path(__file__).resolve().parents[3])))
+    ran = subprocess.run(
+        [sys.executable, str(script)], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=120
+    )
+    assert ran.returncode == 1
+    assert 'outside of `if __name__ == "__main__":`' in ran.stderr
