@@ -67,7 +67,8 @@ def accelerator_of(named: str) -> AcceleratorProfile:
     try:
         return read_accelerator(Path(named))
     except ProfileError as error:
-        raise BadInput("--accelerator", str(error), then=then) from None
+        # the profile's error begins with the name of the file, without folder and ending
+        raise BadInput(f"--accelerator {named}", str(error).removeprefix(f"{Path(named).stem}: "), then=then) from None
 
 
 def fleet_of(
