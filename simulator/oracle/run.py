@@ -76,12 +76,16 @@ def best_splits(
     Raises
     ------
     ValueError
-        For a window, splits or routing that make no sense; the message begins with the name.
+        For a window, splits, routing or others that make no sense; the message begins with the name.
     WorkerLost
         When a process was ended from outside.
     """
     slots = np.asarray(even_slots(config.instances) if routing is None else routing, dtype=np.int64)
     _check(log, config, window_ms=window_ms, splits=splits, slots=slots, workers=workers)
+    if not 0 <= seed < 1 << 63:
+        raise ValueError(f"seed: {seed} lies outside 0..2**63")
+    if warm is not None and len(warm.user) and int(warm.user.max()) >= log.users:
+        raise ValueError(f"warm: user {int(warm.user.max())} is not among the {log.users} of the log")
     key = key_of(log, config, window_ms=window_ms, seed=seed, splits=tuple(splits), slots=slots, warm=warm)
     known = cache.load(key) if cache is not None else None
     if known is not None:

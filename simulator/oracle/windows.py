@@ -116,6 +116,7 @@ class Lane:
 
     start: int
     stop: int
+    replayed: bool
     found: NDArray[np.int32]
     fixed: NDArray[np.float64]
     rows: NDArray[np.float64]
@@ -181,11 +182,11 @@ def lanes_of(group: Group, requests: Requests) -> Iterator[Lane]:
     need = need[warm:]
     fitting = int(np.count_nonzero(grid.kv_bytes >= size.max(initial=0)))
     if fitting:
-        yield _lane(group, requests, slice(0, fitting), cached, _splits_with(grid.kv_bytes[:fitting], need), need)
+        yield _lane(group, requests, slice(0, fitting), cached, _splits_with(grid.kv_bytes[:fitting], need), need, False)
     for split in range(fitting, grid.splits):
         hit = lru_hits(user, tokens, size, len(names), int(grid.kv_bytes[split]))[warm:]
         found = (hit > 0).astype(np.int32)
-        yield _lane(group, requests, slice(split, split + 1), np.where(found, hit, cached), found, need)
+        yield _lane(group, requests, slice(split, split + 1), np.where(found, hit, cached), found, need, True)
 
 
 def _lane(
@@ -195,6 +196,7 @@ def _lane(
     cached: NDArray[np.int64],
     in_hbm: NDArray[np.int32],
     need: NDArray[np.int64],
+    replayed: bool,
 ) -> Lane:
     config, kv_bytes = group.config, group.grid.kv_bytes[splits]
     cost = costs(
@@ -212,6 +214,7 @@ def _lane(
     return Lane(
         start=splits.start,
         stop=splits.stop,
+        replayed=replayed,
         found=np.stack((in_hbm, on_host, anywhere)),
         fixed=cost.fixed_ms,
         rows=cost.rows,
@@ -261,7 +264,7 @@ def _part(group: Group, prepared: list[Instance], first: int, last: int) -> Part
         sums=sums,
         histogram=histogram[..., lowest:highest],
         bottom=lowest,
-        oversized_splits=max((len(instance.lanes) - (instance.lanes[0].stop > 1) for instance in prepared), default=0),
+        oversized_splits=max((sum(lane.replayed for lane in instance.lanes) for instance in prepared), default=0),
     )
 
 

@@ -161,11 +161,22 @@ def test_a_log_that_gives_no_reason_for_doubt_has_none_but_that_one_split_suits_
         ("routing", {"routing": [0] * 4095}),
         ("routing", {"routing": [2] * 4096}),
         ("workers", {"workers": 0}),
+        ("seed", {"seed": -1}),
+        ("warm", {"warm": WarmUsers(user=np.array([10**6], dtype=np.uint32), tokens=np.array([1], dtype=np.int32))}),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_name(name: str, changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"^{name}: "):
         look(a_log(100), **changes)
+
+
+@pytest.mark.parametrize(("kv_mib", "expected"), [((15, 20, 40), 1), ((17, 20, 40), 0), ((1, 2, 17), 2), ((1, 2, 3), 3)])
+def test_splits_too_small_for_the_largest_user_are_counted(kv_mib: tuple[int, ...], expected: int) -> None:
+    log = a_log(500, users=50, history_tokens=np.full(500, 2_000, dtype=np.int32))
+    result = look(log, a_fleet(pool_bytes=100 << 20), splits=tuple(100 - mib for mib in reversed(kv_mib)))
+    said = [doubt for doubt in result.doubts if doubt.startswith("large users")]
+    assert bool(said) == bool(expected)
+    assert not said or said[0].startswith(f"large users: at {expected} of 3 splits")
 
 
 def test_a_routing_of_ones_own_is_followed() -> None:
