@@ -3,7 +3,10 @@
 Arithmetic stays as written: no fast-math, so that the same seed gives the same bytes on every run of a machine type.
 """
 
+import hashlib
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -17,7 +20,7 @@ def compiled(function: F) -> F:
     ModuleNotFoundError
         Without numba; the message says how to get it.
     """
-    return cast(F, _numba().njit(cache=True, nogil=True)(function))
+    return cast(F, _kept(_numba().njit(cache=True, nogil=True)(function)))
 
 
 def lean(function: F) -> F:
@@ -31,7 +34,32 @@ def lean(function: F) -> F:
     ModuleNotFoundError
         Without numba; the message says how to get it.
     """
-    return cast(F, _numba().njit(cache=True, nogil=True, error_model="numpy", forceinline=True, _nrt=False)(function))
+    options = {"cache": True, "nogil": True, "error_model": "numpy", "forceinline": True, "_nrt": False}
+    return cast(F, _kept(_numba().njit(**options)(function)))
+
+
+def _kept(dispatcher: Any) -> Any:
+    """Let what is kept between runs go stale with any file whose code or constants it may contain.
+
+    numba looks at the function's own file only, but machine code contains what was called and the constants of other files.
+    """
+    kept = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
+    if kept is not None:  # not so where compilation is switched off
+        kept._source_stamp = _sources()
+    return dispatcher
+
+
+@cache
+def _sources() -> str:
+    """Return a digest of every file in the folders of this room that have compiled functions."""
+    files = sorted(Path(__file__).parent.rglob("*.py"))
+    texts = {path: path.read_bytes() for path in files}
+    folders = {path.parent for path, text in texts.items() if b"simulator.compiled import" in text}
+    total = hashlib.sha256()
+    for path, text in texts.items():
+        if path.parent in folders or path == Path(__file__):
+            total.update(f"{path.name}:{len(text)}:".encode() + text)
+    return total.hexdigest()
 
 
 def _numba() -> Any:

@@ -131,42 +131,17 @@ def look_up(
     record_one_in: int,
 ) -> int:
     """Draw and touch the rows of one request, note one cell in `record_one_in` (none below 1), and return the misses."""
-    # The hot loop of the fleet, with the state of `touch_one` in locals.
-    last, ring = rows.last, rows.ring
-    size = len(ring)
-    head, tail, used, capacity = ints[HEAD], ints[TAIL], ints[ROWS_USED], ints[ROWS_CAPACITY]
-    ghosts = ints[GHOSTS]
-    misses = evicted = 0
+    misses = 0
     for _ in range(count):
         stream += GOLDEN
         cell = cell_of(mix(stream), now_ms, law, laws)
-        seen = last[cell]
-        last[cell] = head
-        ring[head] = cell
-        head += 1
-        if seen < tail:
-            misses += 1
-            ghosts -= seen != NEVER
-            if used < capacity:
-                used += 1
-            else:
-                while last[ring[tail]] != tail:
-                    tail += 1
-                tail += 1
-                ghosts += 1
-                evicted += used > 0
-        if head == size:
-            ints[HEAD], ints[TAIL], ints[ROWS_USED], ints[GHOSTS] = head, tail, used, ghosts
-            compact(ints, rows)
-            head, tail, ghosts = ints[HEAD], ints[TAIL], ints[GHOSTS]
+        misses += touch_one(ints, rows, cell)
         if record_one_in > 0 and mix(np.uint64(cell)) % np.uint64(record_one_in) == np.uint64(0):
             place = ints[SAMPLES]
             if place < len(rows.sampled):
                 rows.sampled[place] = cell
                 rows.sampled_ms[place] = now_ms
             ints[SAMPLES] = place + 1
-    ints[HEAD], ints[TAIL], ints[ROWS_USED], ints[GHOSTS] = head, tail, used, ghosts
-    ints[EMB_EVICTED] += evicted
     return misses
 
 
