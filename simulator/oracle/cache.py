@@ -26,7 +26,7 @@ from simulator.oracle.result import ARRAYS, OracleResult
 from simulator.request_log import RequestLog
 
 # Goes up with every change that makes a result another one.
-VERSION = 3
+VERSION = 4
 _CHECKSUM_BYTES = 32
 
 

@@ -18,7 +18,7 @@ ARRAYS = (
     "mean_ms",
     "slo_percent",
     "utilisation_percent",
-    "kv_hit_percent",
+    "kv_users_found_percent",
     "emb_hit_percent",
     "fleet_p99_ms",
     "fleet_mean_ms",
@@ -39,8 +39,10 @@ class OracleResult:
     splits : tuple of int
         EMB shares of the pool in percent, rising; the last axis of the arrays.
     count : int64, shape (instances, windows)
-    p99_ms, mean_ms, slo_percent, utilisation_percent, kv_hit_percent, emb_hit_percent : float64, (instances, windows, splits)
+    p99_ms, mean_ms, slo_percent, utilisation_percent, emb_hit_percent : float64, (instances, windows, splits)
         Each instance at each split from the first request on. NaN in windows without requests; hits are of HBM.
+    kv_users_found_percent : float64, (instances, windows, splits)
+        States found in HBM, weighted by their bytes. Not the share of tokens that hit: what a history has grown by since misses.
     fleet_p99_ms, fleet_mean_ms, fleet_slo_percent : float64, shape (windows, splits)
         Of all requests together, every instance at the same split.
     whole_p99_ms : float64, shape (splits,)
@@ -70,7 +72,7 @@ class OracleResult:
     mean_ms: NDArray[np.float64]
     slo_percent: NDArray[np.float64]
     utilisation_percent: NDArray[np.float64]
-    kv_hit_percent: NDArray[np.float64]
+    kv_users_found_percent: NDArray[np.float64]
     emb_hit_percent: NDArray[np.float64]
     fleet_p99_ms: NDArray[np.float64]
     fleet_mean_ms: NDArray[np.float64]

@@ -212,7 +212,7 @@ def _computed(
         mean_ms=_ratio(sums[:, :, LATENCY], count[..., None]),
         slo_percent=100.0 * _ratio(sums[:, :, GOOD], count[..., None]),
         utilisation_percent=100.0 * sums[:, :, BUSY] / grid.window_ms,
-        kv_hit_percent=100.0 * (1.0 - _ratio(sums[:, :, KV_MISSED], sums[:, :, KV_ASKED])),
+        kv_users_found_percent=100.0 * (1.0 - _ratio(sums[:, :, KV_MISSED], sums[:, :, KV_ASKED])),
         emb_hit_percent=100.0 * (1.0 - _ratio(sums[:, :, MISSED], sums[:, :, ASKED])),
         fleet_p99_ms=gathered.fleet_p99_ms[HALVES],
         fleet_mean_ms=_ratio(sums[:, :, LATENCY].sum(axis=0), total[:, None]),

@@ -30,7 +30,7 @@ def test_every_split_finds_the_users_whom_libcachesims_lru_holds_and_serves_them
     for place, kv_bytes in enumerate(split_bytes(config, SPLITS)[1].tolist()):
         capacity = kv_bytes // SERVICE.kv_bytes_per_token
         held = hits("LRU", seen.user.tolist(), capacity, sizes=seen.state_bytes.tolist(), growing=True)
-        assert result.kv_hit_percent[0, 0, place] == pytest.approx(100.0 * float((asked * held).sum() / asked.sum()))
+        assert result.kv_users_found_percent[0, 0, place] == pytest.approx(100.0 * float((asked * held).sum() / asked.sum()))
         fleet = simulate(log, fleet_of(pool_bytes=kv_bytes, page_tokens=1), level=Level.REDUCED, seed=1)
         assert result.mean_ms[0, 0, place] == pytest.approx(fleet.latency_ms.mean())
         assert result.p99_ms[0, 0, place] == pytest.approx(np.percentile(fleet.latency_ms, 99.0), rel=0.005)
@@ -63,7 +63,7 @@ def test_fleets_that_find_everybody_or_nobody_wait_like_md1_at_every_split(found
     log = log_of(arrival, user, np.full(count, 2000))
     config = fleet_of(pool_bytes=1 << 26)
     result = best_splits(log, config, window_ms=float(arrival[-1]) + 1.0, seed=1, splits=(10, 50))
-    assert result.kv_hit_percent[0, 0] == pytest.approx(100.0 if found else 0.0, abs=0.01)
+    assert result.kv_users_found_percent[0, 0] == pytest.approx(100.0 if found else 0.0, abs=0.01)
     waited = mean_wait_ms(load=load, mean_ms=service, second_moment=service * service)
     np.testing.assert_allclose(result.mean_ms[0, 0] - service, waited, rtol=0.05)
     np.testing.assert_allclose(result.p99_ms[0, 0], service * (1.0 + md1_wait_quantile(0.99, load)), rtol=0.05)

@@ -41,7 +41,7 @@ def test_progress_rises_to_the_number_of_windows() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_more_of_a_cache_never_lowers_its_hits(seed: int) -> None:
     result = look(a_log(4_000, seed=seed))
-    assert np.all(np.diff(result.kv_hit_percent, axis=2) <= 1e-9)
+    assert np.all(np.diff(result.kv_users_found_percent, axis=2) <= 1e-9)
     # Random numbers are shared, so that misses fall with the ratio up to rounding.
     assert np.all(np.diff(result.emb_hit_percent, axis=2) >= -0.05)
     assert np.array_equal(result.count.sum(axis=1).sum(), 4_000)
@@ -89,7 +89,7 @@ def test_equal_requests_at_random_times_wait_as_in_md1(found: bool) -> None:
     result = look(log, a_fleet(instances=1), window_ms=1e9, splits=(20, 80), warm=warm)
     assert result.fleet_mean_ms[0].tolist() == pytest.approx([service + mean_wait_of_md1(rate, service)] * 2, rel=0.03)
     assert result.fleet_p99_ms[0].tolist() == pytest.approx([service + p99_wait_of_md1(rate, service)] * 2, rel=0.05)
-    assert result.kv_hit_percent[0, 0].tolist() == ([100.0, 100.0] if found else [0.0, 0.0])
+    assert result.kv_users_found_percent[0, 0].tolist() == ([100.0, 100.0] if found else [0.0, 0.0])
 
 
 def test_choices_lie_between_standing_still_and_moving_for_free() -> None:
