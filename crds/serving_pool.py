@@ -285,7 +285,8 @@ KIND = Kind(
     scale=Scale(".spec.replicas", ".status.replicas", ".status.selector"),
     selectable_fields=(".spec.model.name", ".spec.scaling.mode", ".spec.policies.hbm", ".spec.paused"),
     not_yet=(
-        "`memory.hostBytes` and `memory.ssdBytes`: told to engines that describe such tiers; the reference engine has none, "
+        "`memory.hostBytes` and `memory.ssdBytes`: told to engines that describe such tiers; the reference engine has what "
+        "its options give it, "
         "`grfleet simulate` has both",
         "`model` and `slo.goodPercent`: shown, and compared neither with what engines describe nor with what is measured; "
         "`grfleet simulate` goes by them",

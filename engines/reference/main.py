@@ -69,6 +69,8 @@ def parser() -> argparse.ArgumentParser:
     line.add_argument("--rows-one-in", type=int, help="one embedding row in this many is simulated")
     line.add_argument("--users-one-in", type=int, help="one user in this many is reported as access sample")
     line.add_argument("--model", metavar="NAME:VERSION", help="model that the engine says it serves")
+    line.add_argument("--host-bytes", type=int, help="host memory for the state of users that HBM evicts; 0 is no such tier")
+    line.add_argument("--ssd-bytes", type=int, help="SSD below the host memory")
     line.add_argument("--max-split-change-bytes", type=int, help="largest change of embBytes in one revision")
     line.add_argument("--defer-shrinks-ms", type=float, help="hold every shrink of the KV cache back, for tests of callers")
     line.add_argument("--warm", action="store_true", help="start with the EMB cache in its steady state")

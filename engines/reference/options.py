@@ -41,6 +41,10 @@ class ConfigFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forb
     max_split_change_bytes: Annotated[int, Meta(ge=1)] | None = None
     defer_shrinks_ms: Annotated[float, Meta(ge=0, le=3.6e6)] = 0.0
     pre_infer_slots: Annotated[int, Meta(ge=0, le=MAX_PRE_INFER_SLOTS)] = InstanceConfig.pre_infer_slots
+    host_bytes: Annotated[int, Meta(ge=0, le=1 << 50)] = 0
+    ssd_bytes: Annotated[int, Meta(ge=0, le=1 << 50)] = 0
+    ssd_bytes_per_second: Annotated[int, Meta(ge=1, le=1 << 50)] = InstanceConfig.ssd_bytes_per_second
+    reload_fixed_ms: Annotated[float, Meta(ge=0, le=1e6)] = InstanceConfig.reload_fixed_ms
     popularity: ItemPopularity = ItemPopularity(exponent=0.95, catalog_rows=10_000_000)
     service: ServiceFile = ServiceFile()
 
@@ -52,6 +56,8 @@ OPTIONS = (
     "rows_one_in",
     "users_one_in",
     "model",
+    "host_bytes",
+    "ssd_bytes",
     "max_split_change_bytes",
     "defer_shrinks_ms",
 )
@@ -81,7 +87,15 @@ def read_config(options: argparse.Namespace) -> InstanceConfig:
 
 
 def instance_config(file: ConfigFile) -> InstanceConfig:
-    """Return the configuration of a checked file."""
+    """Return the configuration of a checked file.
+
+    Raises
+    ------
+    ConfigError
+        For an SSD tier without a host tier above it.
+    """
+    if file.ssd_bytes and not file.host_bytes:
+        raise ConfigError("ssdBytes: the SSD is filled from the host tier, so hostBytes must be above 0")
     name, _, version = file.model.partition(":")
     return InstanceConfig(
         pool_bytes=file.hbm_bytes,
@@ -95,6 +109,10 @@ def instance_config(file: ConfigFile) -> InstanceConfig:
         max_split_change_bytes=file.max_split_change_bytes,
         defer_shrinks_ms=file.defer_shrinks_ms,
         pre_infer_slots=file.pre_infer_slots,
+        host_bytes=file.host_bytes,
+        ssd_bytes=file.ssd_bytes,
+        ssd_bytes_per_second=file.ssd_bytes_per_second,
+        reload_fixed_ms=file.reload_fixed_ms,
     )
 
 

@@ -36,6 +36,12 @@ class InstanceConfig:
     pre_infer_slots : int
     pre_infer_bytes : int, optional
         Bound of live prefixes; a quarter of the pool when absent.
+    host_bytes, ssd_bytes : int
+        Tiers below HBM: what this process has, and their limits at the start; 0 is no tier.
+    ssd_bytes_per_second : int
+        Rate at which the SSD is read.
+    reload_fixed_ms : float
+        Fixed cost of loading one user's state from a lower tier.
     max_rows_per_request : int
         A request asking for more is refused, so that a hostile one cannot exhaust memory.
     """
@@ -53,6 +59,10 @@ class InstanceConfig:
     defer_shrinks_ms: float = 0.0
     pre_infer_slots: int = 4
     pre_infer_bytes: int | None = None
+    host_bytes: int = 0
+    ssd_bytes: int = 0
+    ssd_bytes_per_second: int = 6_000_000_000
+    reload_fixed_ms: float = 0.0
     max_rows_per_request: int = 4_000_000
 
     def __post_init__(self) -> None:
@@ -60,6 +70,8 @@ class InstanceConfig:
             raise ValueError(f"emb_percent: {self.emb_percent} is not within 0..100")
         if self.pool_bytes < self.granule_bytes:
             raise ValueError(f"pool_bytes: {self.pool_bytes} is below one granule of {self.granule_bytes}")
+        if self.ssd_bytes and not self.host_bytes:
+            raise ValueError("ssd_bytes: the SSD is filled from the host tier, so host_bytes must be above 0")
 
     @property
     def first_emb_bytes(self) -> int:

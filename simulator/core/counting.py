@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from contract import engine
 from simulator.core.emb_cache import EmbCache
 from simulator.core.kv_cache import KvCache
+from simulator.core.lower_tiers import LowerTiers
 from simulator.core.prefixes import PreInference
 from simulator.core.split import PoolSplit
 
@@ -16,9 +17,13 @@ class Tally:
     requests: int = 0
     kv_asked: int = 0
     kv_hit: int = 0
+    host_hit: int = 0
+    ssd_hit: int = 0
     emb_asked: int = 0
     emb_hit: int = 0
     demand_bytes: int = 0
+    reload_bytes: int = 0
+    prefetch_bytes: int = 0
     refill_bytes: int = 0
     service_ms: float = 0.0
     service_squared: float = 0.0
@@ -27,13 +32,26 @@ class Tally:
     evicted_requested: int = 0
     evicted_invalidated: int = 0
 
-    def counters(self, *, emb: EmbCache, kv: KvCache, split: PoolSplit, prefixes: PreInference) -> engine.Counters:
+    def counters(
+        self, *, emb: EmbCache, kv: KvCache, lower: LowerTiers, split: PoolSplit, prefixes: PreInference
+    ) -> engine.Counters:
         """Return the wire form, with what the parts count themselves."""
         return engine.Counters(
             requests=self.requests,
-            kv=engine.KvCounters(tokens_asked=self.kv_asked, tokens_hit_hbm=self.kv_hit),
+            kv=engine.KvCounters(
+                tokens_asked=self.kv_asked,
+                tokens_hit_hbm=self.kv_hit,
+                tokens_hit_dram=self.host_hit,
+                tokens_hit_ssd=self.ssd_hit,
+            ),
             emb=engine.EmbCounters(rows_asked=self.emb_asked, rows_hit=self.emb_hit),
-            bytes=engine.TransferBytes(demand=self.demand_bytes, refill=self.refill_bytes),
+            bytes=engine.TransferBytes(
+                demand=self.demand_bytes,
+                reload=self.reload_bytes,
+                prefetch=self.prefetch_bytes,
+                refill=self.refill_bytes,
+                offload=lower.offloaded_bytes,
+            ),
             evictions=engine.Evictions(
                 capacity=emb.evicted_capacity_bytes + kv.evicted_capacity_bytes,
                 resize=split.evicted_bytes,

@@ -17,9 +17,11 @@ from simulator.core.counting import Tally, split_state
 from simulator.core.emb_cache import EmbCache
 from simulator.core.kv_cache import CacheKey, Entry, KvCache
 from simulator.core.lookups import Refused, RowLookups
+from simulator.core.lower_tiers import LowerTier, LowerTiers
 from simulator.core.popularity import RowSampler
 from simulator.core.prefixes import PreInference
 from simulator.core.split import PoolSplit, SplitRules
+from simulator.physics.reload import stall_ms
 
 MAX_REFILL_SHARE = 0.9
 
@@ -50,10 +52,12 @@ class GRInstanceCore:
         service, one_in = config.service, config.sampling.rows_one_in
         emb_bytes = config.first_emb_bytes
         self.emb = EmbCache(one_in=one_in, row_bytes=service.row_bytes, limit_bytes=emb_bytes, max_bytes=config.pool_bytes)
+        self.lower = LowerTiers(host_bytes=config.host_bytes, ssd_bytes=config.ssd_bytes)
         self.kv = KvCache(
             bytes_per_token=service.kv_bytes_per_token,
             limit_bytes=config.pool_bytes - emb_bytes,
             page_tokens=config.page_tokens,
+            on_eviction=self.lower.off_load,
         )
         rules = SplitRules(
             pool_bytes=config.pool_bytes,
@@ -65,6 +69,8 @@ class GRInstanceCore:
         self.prefixes = PreInference(
             slots=config.pre_infer_slots,
             bytes_limit=config.pool_bytes // 4 if config.pre_infer_bytes is None else config.pre_infer_bytes,
+            host_bytes=config.host_bytes,
+            ssd_bytes=config.ssd_bytes,
         )
         self._rows = RowLookups(config, emb=self.emb, samples=self.samples)
         self._jobs: deque[tuple[float, float, CacheKey]] = deque()
@@ -133,14 +139,17 @@ class GRInstanceCore:
         return engine.PreInferAnswer(accepted=True)
 
     def prefetch(self, user_keys: Iterable[str]) -> engine.UsersAnswer:
-        """Protect resident users by making them the most recently used. There is no tier below HBM to load others from."""
+        """Protect resident users by making them the most recently used; load those that lie below HBM, where there is room."""
         wanted = set(user_keys)
         sizes = [self.kv.touch(key) for key in self.kv.keys_oldest_first() if key[0] in wanted]
-        return engine.UsersAnswer(affected=len(sizes), bytes=sum(sizes))
+        sizes += [self._promote(key) for key in self.lower.users() if key[0] in wanted]
+        return engine.UsersAnswer(affected=sum(1 for size in sizes if size), bytes=sum(sizes))
 
     def evict(self, user_keys: Iterable[str]) -> engine.UsersAnswer:
-        """Drop the KV state of users, except of those in service."""
-        sizes = [self.kv.evict_user(user_key) for user_key in user_keys]
+        """Drop the state of users from all tiers, except of those in service."""
+        wanted = set(user_keys)
+        below = [key for key in self.lower.users() if key[0] in wanted]
+        sizes = [self.kv.evict_user(user_key) for user_key in wanted] + [self.lower.drop([key]) for key in below]
         self.tally.evicted_requested += sum(sizes)
         return engine.UsersAnswer(affected=sum(1 for size in sizes if size), bytes=sum(sizes))
 
@@ -158,12 +167,15 @@ class GRInstanceCore:
             raise Refused("modelVersion, embVersion or everything: one of them must be given")
         new_emb = request.emb_version is not None and request.emb_version != self.model.emb_version
         affected = freed = 0
+        keep = None if request.everything or new_emb else request.model_version
+        below = [key for key in self.lower.users() if key[1] != keep]
         if request.everything or new_emb:
             affected, freed = self.kv.invalidate()
             freed += self.emb.clear()
             self.epoch += 1
         elif request.model_version is not None:
             affected, freed = self.kv.invalidate(keep_version=request.model_version)
+        affected, freed = affected + len(below), freed + self.lower.drop(below)
         self.model = engine.ModelIdentity(
             name=self.model.name,
             version=self.model.version if request.model_version is None else request.model_version,
@@ -191,7 +203,9 @@ class GRInstanceCore:
 
     def put_limits(self, request: engine.LimitsRequest) -> engine.LimitsAnswer:
         """Take new capacities for pre-inference in; revisions count as for the split."""
-        return self.prefixes.put_limits(request)
+        answer = self.prefixes.put_limits(request)
+        self.lower.set_limits(host_bytes=answer.limits.host_bytes, ssd_bytes=answer.limits.ssd_bytes)
+        return answer
 
     def advance(self, now_ms: float) -> None:
         """Move model time forward: finish jobs, release what they pinned, settle the split, refill under the cap."""
@@ -218,7 +232,7 @@ class GRInstanceCore:
             start_id=self.start_id,
             epoch=self.epoch,
             clock_ms=self.clock_ms,
-            counters=self.tally.counters(emb=self.emb, kv=self.kv, split=self.split, prefixes=self.prefixes),
+            counters=self.tally.counters(emb=self.emb, kv=self.kv, lower=self.lower, split=self.split, prefixes=self.prefixes),
             gauges=engine.Gauges(
                 queue=len(self._jobs) - serving, in_flight=len(self._jobs), live_prefix_bytes=self.kv.prefix_bytes
             ),
@@ -244,7 +258,7 @@ class GRInstanceCore:
             emb_row_bytes=config.service.row_bytes,
             resizable=["emb", "kv"],
             key_kinds=["user", "row"],
-            tiers=["hbm"],
+            tiers=["hbm", *([LowerTier.HOST] if config.host_bytes else []), *([LowerTier.SSD] if config.ssd_bytes else [])],
             p99_ms=config.p99_ms,
             sampling=config.sampling,
             max_split_change_bytes=config.max_split_change_bytes,
@@ -283,14 +297,14 @@ class GRInstanceCore:
         rows: int,
         per_token: int,
     ) -> tuple[float, float, int, int, int]:
-        """Run one job through caches and server; return (start, service, tokens hit, rows missed, rows asked)."""
+        """Run one job through caches and server; return (start, service, tokens hit in HBM, rows missed, rows asked)."""
         model, tally = self.config.service, self.tally
-        hit = self.kv.access(key, tokens)
-        asked = rows - hit * per_token
+        hit, loaded, stall = self._find(key, tokens=tokens, candidates=candidates, per_token=per_token)
+        asked = rows - (hit + loaded) * per_token
         self._report_user(key[0], tokens)
         missed = self._rows.missed(request_id, sampler, rows=rows, asked=asked, time_us=int(self.clock_ms * 1e3))
         taken = self._refill_share() if missed else 0.0
-        compute = model.compute_ms(history=tokens, candidates=candidates, cached=hit)
+        compute = stall + model.compute_ms(history=tokens, candidates=candidates, cached=hit + loaded)
         gather = model.gather_ms(missed_rows=missed, link_share_taken=taken)
         service = compute + gather
         start = max(arrival, self._free_at_ms)
@@ -308,6 +322,49 @@ class GRInstanceCore:
         tally.emb_miss_ms += gather
         tally.kv_miss_ms += compute - model.compute_ms(history=tokens, candidates=candidates, cached=tokens)
         return start, service, hit, missed, asked
+
+    def _find(self, key: CacheKey, *, tokens: int, candidates: int, per_token: int) -> tuple[int, int, float]:
+        """Ask all tiers for a history; return tokens hit in HBM, tokens loaded from below, and milliseconds that loading adds.
+
+        State below HBM is loaded when that is not slower than computing it and looking its rows up again. It is in HBM afterwards
+        either way, or where it was when HBM has no room.
+        """
+        held = self.lower.take(key)
+        hit = self.kv.access(key, tokens)
+        if held is None:
+            return hit, 0, 0.0
+        model, available = self.config.service, min(held.tokens, tokens)
+        taken = self._refill_share()
+        again = model.gather_ms(missed_rows=int(per_token * self._rows.miss_ratio * available), link_share_taken=taken)
+        anew = again + model.compute_ms(history=tokens, candidates=candidates, cached=0)
+        shorter = model.compute_ms(history=tokens, candidates=candidates, cached=available)
+        rate = model.link_bytes_per_second * (1.0 - taken)
+        if held.tier is LowerTier.SSD:
+            rate = min(rate, self.config.ssd_bytes_per_second)
+        size = self.kv.bytes_of(available)
+        stall = self.config.reload_fixed_ms + stall_ms(load_ms=size / rate * 1e3, compute_ms=shorter, layers=model.layers)
+        if key not in self.kv:
+            self.lower.put_back(key, held.tokens, held.bytes)
+        if not available or stall + shorter > anew:
+            return hit, 0, 0.0
+        self.tally.reload_bytes += size
+        if held.tier is LowerTier.HOST:
+            self.tally.host_hit += available
+        else:
+            self.tally.ssd_hit += available
+        return hit, available, stall
+
+    def _promote(self, key: CacheKey) -> int:
+        """Load a user from below into HBM; return its bytes, 0 when there was no room."""
+        held = self.lower.take(key)
+        if held is None:
+            return 0
+        self.kv.access(key, held.tokens)
+        if key not in self.kv:
+            self.lower.put_back(key, held.tokens, held.bytes)
+            return 0
+        self.tally.prefetch_bytes += held.bytes
+        return held.bytes
 
     def _report_user(self, user_key: str, tokens: int) -> None:
         key = sample_key(user_key)

@@ -6,6 +6,7 @@ is pinned and cannot be evicted: that is what makes a shrink of the limit wait.
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 CacheKey = tuple[str, str]
@@ -30,9 +31,20 @@ class KvCache:
     bytes_per_token, limit_bytes : int
     page_tokens : int
         Entries take whole pages of this many tokens.
+    on_eviction : callable, optional
+        Called with (key, tokens, bytes) of what is evicted for want of room; not of what is dropped because it is asked to be, or
+        has become worthless.
     """
 
-    def __init__(self, *, bytes_per_token: int, limit_bytes: int, page_tokens: int = 32) -> None:
+    def __init__(
+        self,
+        *,
+        bytes_per_token: int,
+        limit_bytes: int,
+        page_tokens: int = 32,
+        on_eviction: Callable[[CacheKey, int, int], None] = lambda key, tokens, size: None,
+    ) -> None:
+        self._on_eviction = on_eviction
         self._page_tokens = page_tokens
         self._page_bytes = page_tokens * bytes_per_token
         self._entries: OrderedDict[CacheKey, Entry] = OrderedDict()
@@ -45,6 +57,9 @@ class KvCache:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def __contains__(self, key: CacheKey) -> bool:
+        return key in self._entries
 
     @property
     def overage_bytes(self) -> int:
@@ -179,7 +194,9 @@ class KvCache:
                 victims.append(key)
                 freed += entry.bytes
         for key in victims:
+            entry = self._entries[key]
             self._remove(key)
+            self._on_eviction(key, entry.tokens, entry.bytes)
         return freed
 
     def _resize(self, entry: Entry, tokens: int, size: int) -> None:

@@ -17,7 +17,13 @@ class Refused(ValueError):
 
 
 class RowLookups:
-    """Draws the rows of requests through the EMB cache and reports the sampled ones."""
+    """Draws the rows of requests through the EMB cache and reports the sampled ones.
+
+    Attributes
+    ----------
+    miss_ratio : float
+        Share of the rows that miss, as of the last request; smoothed.
+    """
 
     def __init__(self, config: InstanceConfig, *, emb: EmbCache, samples: SampleBuffer) -> None:
         self._config = config
@@ -26,6 +32,7 @@ class RowLookups:
         self._one_in = config.sampling.rows_one_in
         self._samplers = SamplerCache(self._one_in)
         self._miss_ratio = MissRatio()
+        self.miss_ratio = 0.0
 
     def asked_by(self, tokens: int, per_token: int) -> int:
         """Return the rows that this many tokens look up; Refused when they are more than the instance serves."""
@@ -48,9 +55,9 @@ class RowLookups:
         misses = self._emb.access(touched.tolist())
         keys = sampled_row_keys(touched.astype(np.uint64), self._one_in)
         self._samples.extend(kind=KIND_EMB, size=1, keys=keys, time_us=time_us)
+        ratio = self.miss_ratio = self._miss_ratio.update(misses=misses, expected=asked / self._one_in)
         if self._one_in == 1:
             return misses
-        ratio = self._miss_ratio.update(misses=misses, expected=asked / self._one_in)
         if not self._emb.holds_rows:
             # All miss. The sample would say so many per cent fewer or more as its most popular rows weigh less or more than all.
             return asked
@@ -63,4 +70,5 @@ class RowLookups:
         ages = -np.log(1.0 - uniforms(seed, len(rows))) / probabilities[rows]
         self._emb.fill(rows[np.argsort(-ages)].tolist())
         probabilities[self._emb.rows_oldest_first()] = 0.0
-        self._miss_ratio.prime(min(1.0, float(probabilities.sum()) * self._one_in))
+        self.miss_ratio = min(1.0, float(probabilities.sum()) * self._one_in)
+        self._miss_ratio.prime(self.miss_ratio)

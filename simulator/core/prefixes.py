@@ -10,8 +10,11 @@ class PreInference:
     A prefix is used when its ranking request finds it finished, late when the request comes first, wasted when evicted unused.
     """
 
-    def __init__(self, *, slots: int, bytes_limit: int) -> None:
-        self.limits = LimitsRequest(revision=0, pre_infer_slots=slots, pre_infer_bytes=bytes_limit)
+    def __init__(self, *, slots: int, bytes_limit: int, host_bytes: int = 0, ssd_bytes: int = 0) -> None:
+        self._most = {"hostBytes": host_bytes, "ssdBytes": ssd_bytes}
+        self.limits = LimitsRequest(
+            revision=0, pre_infer_slots=slots, pre_infer_bytes=bytes_limit, host_bytes=host_bytes, ssd_bytes=ssd_bytes
+        )
         self.accepted = self.rejected = self.used = self.late = 0
         self.slot_ms = 0.0
         self._ready: dict[CacheKey, float] = {}
@@ -55,8 +58,18 @@ class PreInference:
                 status, reason = SplitStatus.CONFLICT, f"revision {request.revision} is in force with other values"
         elif request.revision > self.limits.revision + 1:
             status, reason = SplitStatus.CONFLICT, f"revision {request.revision} does not follow {self.limits.revision} in force"
-        elif request.host_bytes or request.ssd_bytes:
-            status, reason = SplitStatus.UNSUPPORTED, "hostBytes, ssdBytes: this engine has no tier below HBM"
+        elif too_much := self._too_much(request):
+            status, reason = SplitStatus.UNSUPPORTED, too_much
         else:
             self.limits = request
         return LimitsAnswer(status=status, limits=self.limits, reason=reason)
+
+    def _too_much(self, request: LimitsRequest) -> str:
+        for (field, most), asked in zip(self._most.items(), (request.host_bytes, request.ssd_bytes), strict=True):
+            if asked > most:
+                return (
+                    f"{field}: {asked} is more than the {most} bytes of that tier"
+                    if most
+                    else f"{field}: this engine has no such tier"
+                )
+        return ""

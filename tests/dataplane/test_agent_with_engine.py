@@ -136,3 +136,13 @@ async def test_limits_reach_the_engine_a_drain_is_taken_back_and_a_wait_ends_wit
         waiting = asyncio.create_task(caller.get(f"{both.agent_url}/agent/v1/idle?afterSeconds=1&deadlineSeconds=20"))
         await both.running[0].kill()
         assert (await waiting).json()["reason"] in ("Idle", "EngineUnreachable")
+
+
+async def test_sizes_of_tiers_that_the_engine_has_are_set_and_read_back(tmp_path: Path) -> None:
+    async with pair(tmp_path, "--hbm-bytes", str(POOL), "--host-bytes", str(4 << 30)) as running:
+        capacity = {"slots": 3, "bytes": POOL // 8, "hostBytes": 1 << 30}
+        await running.intend(strategy="Static", step=BRISK, preInfer=capacity)
+        status = await running.until(lambda s: s.limits is not None and s.limits.host_bytes == 1 << 30, what="the size")
+        assert "no tier" not in status.message
+        async with EngineClient(running.engine_url) as client:
+            assert (await client.describe()).tiers == ["hbm", "dram"]

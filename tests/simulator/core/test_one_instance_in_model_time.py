@@ -167,6 +167,7 @@ def test_limits_follow_the_rules_of_revisions() -> None:
     assert engine.put_limits(LimitsRequest(revision=3, pre_infer_slots=2, pre_infer_bytes=MIB)).status == SplitStatus.CONFLICT
     tiers = engine.put_limits(LimitsRequest(revision=2, pre_infer_slots=2, pre_infer_bytes=MIB, host_bytes=1))
     assert tiers.status == SplitStatus.UNSUPPORTED
+    assert tiers.reason.startswith("hostBytes: ")
     assert tiers.limits == first
 
 

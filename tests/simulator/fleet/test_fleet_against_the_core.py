@@ -1,10 +1,12 @@
 """The compiled fleet does request by request what the model of one instance does, which is the reference."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
-from fleet_logs import MIB, Scripted, a_fleet, a_log, as_rank_requests, core_config
+from fleet_logs import MIB, SERVICE, Scripted, a_fleet, a_log, as_rank_requests, core_config
 
 from contract.engine import SplitRequest
 from simulator.core.emb_cache import EmbCache
@@ -56,6 +58,26 @@ def test_shrinking_below_what_is_in_use_evicts_and_waits_as_the_core_does(per_se
     every_ms = log.duration_ms / 11
     core = the_core(log, fleet, every_ms=every_ms, wanted=wanted)
     mine = simulate(log, fleet, level=Level.EXACT, split=Scripted(every_ms, wanted), seed=1)
+    np.testing.assert_array_equal(mine.kv_hit_tokens, core.kv_tokens_hit)
+    np.testing.assert_allclose(mine.latency_ms, core.latency_ms, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "tiers",
+    [
+        {"host_bytes": 512 * MIB},
+        {"host_bytes": 60 * MIB, "ssd_bytes": 400 * MIB, "ssd_bytes_per_second": 500_000_000, "reload_fixed_ms": 0.3},
+        {"host_bytes": 5 * MIB, "ssd_bytes": 20 * MIB},
+    ],
+)
+def test_what_lies_below_hbm_is_found_and_loaded_or_computed_anew_as_in_the_core(tiers: dict[str, Any]) -> None:
+    fast_link = replace(SERVICE, link_bytes_per_second=24_800_000_000)  # or computing anew would always be faster
+    log, fleet = a_log(rows_per_token=0), a_fleet(service=fast_link, **tiers)
+    wanted = [emb * MIB for emb in (200, 250, 20)]
+    every_ms = log.duration_ms / 4
+    core = the_core(log, fleet, every_ms=every_ms, wanted=wanted)
+    mine = simulate(log, fleet, level=Level.EXACT, split=Scripted(every_ms, wanted), seed=1)
+    assert mine.host_hit_tokens.sum() + mine.ssd_hit_tokens.sum() > 0
     np.testing.assert_array_equal(mine.kv_hit_tokens, core.kv_tokens_hit)
     np.testing.assert_allclose(mine.latency_ms, core.latency_ms, rtol=1e-9)
 
