@@ -78,10 +78,11 @@ class KvCounters(Wire, frozen=True, kw_only=True):
 
 
 class EmbCounters(Wire, frozen=True, kw_only=True):
-    """Embedding rows looked up, and how many the hot cache held."""
+    """Embedding rows looked up, how many the hot cache held, and how many requests went on without, with default vectors."""
 
     rows_asked: Count
     rows_hit: Count
+    rows_defaulted: Count = 0
 
 
 class TransferBytes(Wire, frozen=True, kw_only=True):

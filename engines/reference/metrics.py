@@ -36,6 +36,11 @@ class _Snapshot(Collector):
             ("gr_kv_tokens_hit", "History tokens found in the KV cache.", counters.kv.tokens_hit_hbm),
             ("gr_emb_rows_asked", "Embedding rows looked up.", counters.emb.rows_asked),
             ("gr_emb_rows_hit", "Embedding rows found in the EMB cache.", counters.emb.rows_hit),
+            (
+                "gr_emb_rows_defaulted",
+                "Embedding rows without which a request went on, with default vectors.",
+                counters.emb.rows_defaulted,
+            ),
             ("gr_demand_bytes", "Bytes fetched over the link on a miss.", counters.bytes.demand),
             ("gr_refill_bytes", "Bytes loaded over the link after a growth.", counters.bytes.refill),
             ("gr_evicted_capacity_bytes", "Bytes evicted to make room.", counters.evictions.capacity),

@@ -41,6 +41,7 @@ class ConfigFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forb
     max_split_change_bytes: Annotated[int, Meta(ge=1)] | None = None
     defer_shrinks_ms: Annotated[float, Meta(ge=0, le=3.6e6)] = 0.0
     pre_infer_slots: Annotated[int, Meta(ge=0, le=MAX_PRE_INFER_SLOTS)] = InstanceConfig.pre_infer_slots
+    load_behind_percent: Annotated[int, Meta(ge=0, le=100)] | None = None
     host_bytes: Annotated[int, Meta(ge=0, le=1 << 50)] = 0
     ssd_bytes: Annotated[int, Meta(ge=0, le=1 << 50)] = 0
     ssd_bytes_per_second: Annotated[int, Meta(ge=1, le=1 << 50)] = InstanceConfig.ssd_bytes_per_second
@@ -109,6 +110,7 @@ def instance_config(file: ConfigFile) -> InstanceConfig:
         max_split_change_bytes=file.max_split_change_bytes,
         defer_shrinks_ms=file.defer_shrinks_ms,
         pre_infer_slots=file.pre_infer_slots,
+        load_behind_percent=file.load_behind_percent,
         host_bytes=file.host_bytes,
         ssd_bytes=file.ssd_bytes,
         ssd_bytes_per_second=file.ssd_bytes_per_second,

@@ -36,6 +36,9 @@ class InstanceConfig:
     pre_infer_slots : int
     pre_infer_bytes : int, optional
         Bound of live prefixes; a quarter of the pool when absent.
+    load_behind_percent : int, optional
+        A request of whose rows at least this percent hit does not wait for the rest: it goes on with default vectors, and the
+        rows are loaded behind it (HugeCTR's `hit_rate_threshold`). Every request waits when absent.
     host_bytes, ssd_bytes : int
         Tiers below HBM: what this process has, and their limits at the start; 0 is no tier.
     ssd_bytes_per_second : int
@@ -59,6 +62,7 @@ class InstanceConfig:
     defer_shrinks_ms: float = 0.0
     pre_infer_slots: int = 4
     pre_infer_bytes: int | None = None
+    load_behind_percent: int | None = None
     host_bytes: int = 0
     ssd_bytes: int = 0
     ssd_bytes_per_second: int = 6_000_000_000
@@ -70,6 +74,8 @@ class InstanceConfig:
             raise ValueError(f"emb_percent: {self.emb_percent} is not within 0..100")
         if self.pool_bytes < self.granule_bytes:
             raise ValueError(f"pool_bytes: {self.pool_bytes} is below one granule of {self.granule_bytes}")
+        if self.load_behind_percent is not None and not 0 <= self.load_behind_percent <= 100:
+            raise ValueError(f"load_behind_percent: {self.load_behind_percent} is not within 0..100")
         if self.ssd_bytes and not self.host_bytes:
             raise ValueError("ssd_bytes: the SSD is filled from the host tier, so host_bytes must be above 0")
 

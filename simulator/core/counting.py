@@ -21,6 +21,7 @@ class Tally:
     ssd_hit: int = 0
     emb_asked: int = 0
     emb_hit: int = 0
+    emb_defaulted: int = 0
     demand_bytes: int = 0
     reload_bytes: int = 0
     prefetch_bytes: int = 0
@@ -44,7 +45,7 @@ class Tally:
                 tokens_hit_dram=self.host_hit,
                 tokens_hit_ssd=self.ssd_hit,
             ),
-            emb=engine.EmbCounters(rows_asked=self.emb_asked, rows_hit=self.emb_hit),
+            emb=engine.EmbCounters(rows_asked=self.emb_asked, rows_hit=self.emb_hit, rows_defaulted=self.emb_defaulted),
             bytes=engine.TransferBytes(
                 demand=self.demand_bytes,
                 reload=self.reload_bytes,

@@ -303,9 +303,10 @@ class GRInstanceCore:
         asked = rows - (hit + loaded) * per_token
         self._report_user(key[0], tokens)
         missed = self._rows.missed(request_id, sampler, rows=rows, asked=asked, time_us=int(self.clock_ms * 1e3))
+        defaulted = 0 if self._rows.waits(asked=asked, missed=missed) else missed
         taken = self._refill_share() if missed else 0.0
         compute = stall + model.compute_ms(history=tokens, candidates=candidates, cached=hit + loaded)
-        gather = model.gather_ms(missed_rows=missed, link_share_taken=taken)
+        gather = model.gather_ms(missed_rows=missed - defaulted, link_share_taken=taken)
         service = compute + gather
         start = max(arrival, self._free_at_ms)
         self._free_at_ms = start + service
@@ -316,6 +317,7 @@ class GRInstanceCore:
         tally.kv_hit += hit
         tally.emb_asked += asked
         tally.emb_hit += asked - missed
+        tally.emb_defaulted += defaulted
         tally.demand_bytes += missed * model.row_bytes
         tally.service_ms += service
         tally.service_squared += service * service

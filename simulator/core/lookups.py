@@ -63,6 +63,11 @@ class RowLookups:
             return asked
         return binomial(asked, ratio, seed=seed ^ _NOISE_STREAM)
 
+    def waits(self, *, asked: int, missed: int) -> bool:
+        """Whether a request waits for its missing rows, or goes on with default vectors while they are loaded."""
+        percent = self._config.load_behind_percent
+        return percent is None or 100 * (asked - missed) < percent * asked
+
     def warm(self, popularity: ItemPopularity | None, *, seed: int) -> None:
         """Fill the cache to its steady state under a law, and start the miss ratio from what is then missing."""
         probabilities = self.sampler(popularity).probabilities()

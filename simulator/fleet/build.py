@@ -157,6 +157,7 @@ def constants_of(config: FleetConfig, log: RequestLog, tables: LawTables, level:
     out[state.RECORD_ONE_IN] = RECORD_EVERY[level] if watched else -1
     out[state.LAYERS] = config.service.layers
     out[state.POOL_BYTES] = config.pool_bytes
+    out[state.LOAD_BEHIND] = state.NEVER_BEHIND if config.load_behind_percent is None else config.load_behind_percent
     return out
 
 

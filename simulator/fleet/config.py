@@ -60,6 +60,9 @@ class FleetConfig:
         Rate at which the SSD is read.
     reload_fixed_ms : float
         Fixed cost of loading one user's state from a lower tier.
+    load_behind_percent : int, optional
+        A request of whose rows at least this percent hit goes on with default vectors while the rest is loaded behind it, which
+        takes no time here; every request waits when absent. As in `simulator.core.config`.
     refill : RefillMode
     refill_link_percent : int
         Share of the link that a throttled refill may take.
@@ -81,6 +84,7 @@ class FleetConfig:
     ssd_bytes: int = 0
     ssd_bytes_per_second: int = 6_000_000_000
     reload_fixed_ms: float = 0.0
+    load_behind_percent: int | None = None
     refill: RefillMode = RefillMode.THROTTLED
     refill_link_percent: int = 20
 
@@ -106,6 +110,9 @@ class FleetConfig:
             raise ValueError(f"reload_fixed_ms: {self.reload_fixed_ms} must be finite and not negative")
         if not isinstance(self.refill, RefillMode):
             raise ValueError(f"refill: {self.refill!r} is none of {', '.join(RefillMode)}")
+        behind = self.load_behind_percent
+        if behind is not None and (not isinstance(behind, int) or not 0 <= behind <= 100):
+            raise ValueError(f"load_behind_percent: {behind!r} is not a whole number within 0..100")
         if self.ssd_bytes and not self.host_bytes:
             raise ValueError("ssd_bytes: the SSD is filled from the host tier, so host_bytes must be above 0")
         if not isinstance(self.service, ServiceModel):

@@ -29,6 +29,7 @@ from simulator.fleet.state import (
     KV_MISS_MS,
     LAYERS,
     LINK_PER_MS,
+    LOAD_BEHIND,
     LOWER_HIT,
     MODE,
     NO_ROWS,
@@ -42,6 +43,7 @@ from simulator.fleet.state import (
     REQUESTS,
     ROW_BYTES,
     ROWS_ASKED,
+    ROWS_DEFAULTED,
     ROWS_MISSED,
     ROWS_PER_TOKEN,
     SAMPLE_CARRY,
@@ -209,7 +211,9 @@ def serve_one(
     missed = rows_missed(fleet, ints, floats, rows, laws, law, asked, stream_of(seed, place), now)
     compute = compute_ms(physics, history, candidates, hit + loaded)
     gather = 0.0
-    if missed > 0:
+    if missed > 0 and 100 * (asked - missed) >= fleet[LOAD_BEHIND] * asked:
+        ints[ROWS_DEFAULTED] += missed
+    elif missed > 0:
         gather = gather_ms(physics, fleet[ROW_BYTES], missed, share_taken(physics, fleet, ints, floats, rows, laws))
     service = compute + stall + gather
     start = max(now, floats[FREE_AT])

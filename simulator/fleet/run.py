@@ -236,7 +236,7 @@ class _Run:
                 "embEvicted": int(total[state.EMB_EVICTED]) * int(self.fleet[state.CELL_BYTES]),
                 "resizeEvicted": int(total[state.RESIZE_EVICTED]),
             },
-            counts={} if self.ahead is None else self.ahead.counts(total),
+            counts=self._counts(total),
             measured_from_ms=measured_from_ms,
         )
         doubts = doubts_of(
@@ -246,6 +246,13 @@ class _Run:
             least_emb_bytes=int(self.series[0].min()),
         )
         return replace(made, doubts=doubts)
+
+    def _counts(self, total: NDArray[np.int64]) -> dict[str, int]:
+        """Return what is counted only where it can happen."""
+        counts: dict[str, int] = {} if self.ahead is None else dict(self.ahead.counts(total))
+        if self.config.load_behind_percent is not None:
+            counts["rowsDefaulted"] = int(total[state.ROWS_DEFAULTED])
+        return counts
 
     def _begin(self, number: int) -> Instance:
         return instance_of(

@@ -84,6 +84,8 @@ def best_splits(
     _check(log, config, window_ms=window_ms, splits=splits, slots=slots, workers=workers)
     if not 0 <= seed < 1 << 63:
         raise ValueError(f"seed: {seed} lies outside 0..2**63")
+    if config.load_behind_percent is not None:
+        raise ValueError("load_behind_percent: the oracle lets every request wait for its rows")
     if warm is not None and len(warm.user) and int(warm.user.max()) >= log.users:
         raise ValueError(f"warm: user {int(warm.user.max())} is not among the {log.users} of the log")
     key = key_of(log, config, window_ms=window_ms, seed=seed, splits=tuple(splits), slots=slots, warm=warm)

@@ -267,3 +267,20 @@ def test_an_invalidation_that_names_nothing_is_refused_and_empties_nothing() -> 
     assert used > 0
     assert engine.invalidate(InvalidateRequest(everything=True)).affected == 1
     assert (engine.kv.used_bytes, engine.epoch) == (0, 1)
+
+
+@pytest.mark.parametrize("percent", [None, 0, 50, 100])
+def test_a_request_that_hits_enough_does_not_wait_for_the_rows_it_misses(percent: int | None) -> None:
+    engine, waits = core(load_behind_percent=percent), core()
+    engine.warm()
+    waits.warm()
+    for number in range(20):
+        mine, other = (each.rank(rank(number, who=number), 500.0 * number) for each in (engine, waits))
+        assert mine.emb_rows_missed == other.emb_rows_missed > 0
+        hit = 1.0 - mine.emb_rows_missed / mine.emb_rows_asked
+        behind = percent is not None and hit >= percent / 100
+        assert (mine.service_ms < other.service_ms) == behind
+    told = engine.observe(1e5).counters
+    missed = told.emb.rows_asked - told.emb.rows_hit
+    assert told.emb.rows_defaulted == {None: 0, 0: missed, 100: 0}.get(percent, told.emb.rows_defaulted)
+    assert told.bytes.demand == waits.observe(1e5).counters.bytes.demand, "the rows are loaded all the same"

@@ -91,6 +91,7 @@ def core_config(fleet: FleetConfig, law: RowLaw) -> InstanceConfig:
         sampling=Sampling(users_one_in=1, rows_one_in=1),
         granule_bytes=fleet.granule_bytes,
         page_tokens=fleet.page_tokens,
+        load_behind_percent=fleet.load_behind_percent,
         host_bytes=fleet.host_bytes,
         ssd_bytes=fleet.ssd_bytes,
         ssd_bytes_per_second=fleet.ssd_bytes_per_second,

@@ -13,6 +13,7 @@ from simulator.core.emb_cache import EmbCache
 from simulator.core.instance import GRInstanceCore
 from simulator.fleet import ring, state
 from simulator.fleet.config import FleetConfig, Level, RefillMode
+from simulator.fleet.result import FleetResult
 from simulator.fleet.run import simulate
 from simulator.fleet.state import Rows
 from simulator.replay import Outcomes, even_slots, replay
@@ -96,6 +97,26 @@ def test_with_rows_the_fleet_agrees_with_the_core_but_for_the_draws(refill: Refi
     for share, error in ((50, 0.01), (99, 0.05)):
         assert np.percentile(mine.latency_ms, share) == pytest.approx(np.percentile(core.latency_ms, share), rel=error)
     assert mine.service_ms.mean() == pytest.approx(core.service_ms.mean(), rel=0.005)
+
+
+def test_requests_that_hit_enough_go_on_with_default_vectors_as_in_the_core() -> None:
+    log = a_log()
+    waiting = simulate(log, a_fleet(emb_percent=4), level=Level.EXACT, seed=1)
+    missing = waiting.rows_missed > 0
+    usual = round(100 * float(np.median(1.0 - waiting.rows_missed[missing] / waiting.rows_asked[missing])))
+
+    def served(percent: int) -> tuple[Outcomes, FleetResult]:
+        fleet = a_fleet(emb_percent=4, load_behind_percent=percent)
+        return the_core(log, fleet), simulate(log, fleet, level=Level.EXACT, seed=1)
+
+    core, nobody_waits = served(0)  # so the draws, which differ, do not matter
+    np.testing.assert_allclose(nobody_waits.latency_ms, core.latency_ms, rtol=1e-9)
+    assert nobody_waits.counts["rowsDefaulted"] == nobody_waits.rows_missed.sum() == waiting.rows_missed.sum()
+    core, some_wait = served(usual)
+    assert 0.1 < some_wait.counts["rowsDefaulted"] / some_wait.rows_missed.sum() < 0.9
+    assert some_wait.service_ms.mean() == pytest.approx(core.service_ms.mean(), rel=0.01)
+    _, all_wait = served(100)
+    np.testing.assert_array_equal(all_wait.latency_ms, waiting.latency_ms)
 
 
 def test_the_row_cache_is_the_cores_through_resizes_and_refills() -> None:

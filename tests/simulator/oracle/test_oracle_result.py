@@ -162,6 +162,7 @@ def test_a_log_that_gives_no_reason_for_doubt_has_none_but_that_one_split_suits_
         ("routing", {"routing": [2] * 4096}),
         ("workers", {"workers": 0}),
         ("seed", {"seed": -1}),
+        ("load_behind_percent", {"config": a_fleet(load_behind_percent=90)}),
         ("warm", {"warm": WarmUsers(user=np.array([10**6], dtype=np.uint32), tokens=np.array([1], dtype=np.int32))}),
     ],
 )
