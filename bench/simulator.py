@@ -8,6 +8,7 @@ speeds is the Python model of one instance. Every level runs in a process of its
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from statistics import median
 from typing import Any
 
 from bench import simulator_site as site
@@ -16,6 +17,7 @@ from bench.simulator_site import Size
 from simulator.fleet.config import Level
 
 FULL = Size(instances=32, requests=2_000_000, runs=3, compared_instances=32, compared=256_000, drifting=60_000, core=4000)
+PROCESSES = 2
 QUICK = Size(instances=32, requests=500_000, runs=1, compared_instances=2, compared=16_000, drifting=8_000, core=500)
 SPEED_GOALS = {Level.SAMPLED: 2.0, Level.REDUCED: 10.0}
 DRIFT_PERCENT_PER_HOUR = 10_000.0
@@ -31,6 +33,7 @@ def run(*, quick: bool, as_json: bool, seed: int) -> None:
     results = [single("Python model of one instance, one row in 64", core / 1e6, "M requests/s")]
     for level in (Level.REDUCED, Level.SAMPLED, Level.SAMPLED_64):
         results += _speeds(level, _alone(site.speed, level, size, seed), core)
+    results += _processes(_alone(site.in_processes, size, seed, PROCESSES))
     exact = _alone(site.compared, size, seed)
     results.append(single("exact, whole run", exact["exact"]["perSecond"] / 1e6, "M requests/s", baseline=core / 1e6))
     for level in (Level.SAMPLED, Level.SAMPLED_64, Level.REDUCED):
@@ -63,6 +66,14 @@ def _speeds(level: Level, found: dict[str, Any], core: float) -> list[Result]:
         summarise(f"{level}, whole run", whole, unit=unit, baseline=core / 1e6, goal=in_all, at_least=True),
         single(f"{level}, peak memory", found["mib"], "MiB", goal=MEMORY_GOAL_MIB),
         single(f"{level}, digests of runs with one seed", found["digests"], "digests", goal=1.0),
+    ]
+
+
+def _processes(found: dict[str, Any]) -> list[Result]:
+    one = median(found["one"])
+    return [
+        summarise(f"sampled-64 in {PROCESSES} processes", found["several"], unit="s wall", baseline=one),
+        single(f"digests of runs with one process and with {PROCESSES}", found["digests"], "digests", goal=1.0),
     ]
 
 

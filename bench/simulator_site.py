@@ -130,6 +130,21 @@ def _loop(log: RequestLog, config: FleetConfig, warm: WarmUsers, level: Level, s
     return len(log) / spent
 
 
+def in_processes(size: Size, seed: int, workers: int) -> dict[str, Any]:
+    """Return wall seconds of one process and of several at one row in 64, in turn, and how many digests there were."""
+    log, warm = a_log(size.requests, instances=size.instances, seed=seed)
+    fleet, digests = a_fleet(size.instances), set()
+    spent: dict[int, list[float]] = {1: [], workers: []}
+    simulate(log.rows(0, 2000), fleet, level=Level.SAMPLED_64, seed=seed, warm=warm)
+    for _ in range(size.runs):
+        for count, seconds in spent.items():
+            started = time.perf_counter()
+            result = simulate(log, fleet, level=Level.SAMPLED_64, seed=seed, warm=warm, workers=count)
+            seconds.append(time.perf_counter() - started)
+            digests.add(result.digest)
+    return {"one": spent[1], "several": spent[workers], "digests": len(digests)}
+
+
 def compared(size: Size, seed: int) -> dict[str, dict[str, float]]:
     """Return the figures of each level on one log, and of the exact level with another seed (`again`)."""
     log, warm = a_log(size.compared, instances=size.compared_instances, seed=seed)

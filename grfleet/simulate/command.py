@@ -81,6 +81,9 @@ Rate = Annotated[
 Traces = Annotated[
     Path | None, typer.Option(help="Folder of the public traces; default: those of the checkout.", rich_help_panel=_REQUESTS)
 ]
+Workers = Annotated[
+    int | None, typer.Option(min=1, max=1024, help="Processes; default: one a core. The result does not depend on it.")
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace an older result.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print result.json on stdout.")]
 
@@ -104,6 +107,7 @@ def simulate(
     seed: Seed = 1,
     level: Annotated[LevelName, typer.Option(help="How closely to look at embedding rows (docs/fleet.md).")] = LevelName.SAMPLED,
     warm_up: Annotated[str, typer.Option(help="What of the log only warms the caches: a share or a length of time.")] = "20%",
+    workers: Workers = None,
     name: Name = None,
     accelerator: Accelerator = "a100",
     layers: Layers = None,
@@ -149,6 +153,7 @@ def simulate(
                 level=Level(level.value),
                 seed=seed,
                 measured_from_ms=float(log.arrival_ms[0]) + left_out_ms,
+                workers=_workers(workers),
                 bars=bars,
             )
         _deliver(result, out, force=force, as_json=as_json)
@@ -162,9 +167,7 @@ def oracle(
     window: Annotated[str, typer.Option(help="Length of the windows; a P99 needs 1 000 requests in each.")] = "60s",
     hbm_policy: HbmPolicyFile = None,
     seed: Seed = 1,
-    workers: Annotated[
-        int | None, typer.Option(min=1, max=1024, help="Processes; default: one a core. The result does not depend on it.")
-    ] = None,
+    workers: Workers = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Compute anew what an earlier run has kept.")] = False,
     name: Name = None,
     accelerator: Accelerator = "a100",
@@ -202,7 +205,7 @@ def oracle(
                     requests,
                     window_ms=window_ms,
                     seed=seed,
-                    workers=workers if workers is not None else os.cpu_count() or 1,
+                    workers=_workers(workers),
                     cache=None if fresh else OracleCache.of_user(),
                     bars=bars,
                 )
@@ -211,6 +214,10 @@ def oracle(
             except WorkerLost as error:
                 raise BadInput("--workers", str(error), then="fewer processes need less memory") from None
         _deliver(result, out, force=force, as_json=as_json)
+
+
+def _workers(asked: int | None) -> int:
+    return asked if asked is not None else os.cpu_count() or 1
 
 
 def _fits(context: typer.Context, trace: str) -> None:

@@ -17,6 +17,7 @@ from grfleet.simulate.wanted import Wanted
 from simulator.fleet.allocation import AgentSplit
 from simulator.fleet.config import FleetConfig, Level
 from simulator.fleet.policies import FixedSplit
+from simulator.fleet.processes import ProcessLost
 from simulator.fleet.result import REQUESTS_FOR_P99, FleetResult
 from simulator.fleet.run import simulate
 from simulator.request_log import RequestLog
@@ -36,6 +37,7 @@ def rehearse(
     level: Level,
     seed: int,
     measured_from_ms: float,
+    workers: int,
     bars: Bars,
 ) -> schema.Simulated:
     """Return the content of `result.json`: a policy beside its baseline.
@@ -46,11 +48,13 @@ def rehearse(
         The baseline.
     measured_from_ms : float
         Requests before it warm the caches and are not counted.
+    workers : int
+        Processes, where neither run decides anything on the way.
 
     Raises
     ------
     BadInput
-        When the log cannot be decided over.
+        When the log cannot be decided over, or a process was lost.
     """
     log, owners, good = replayed.log, fleet.owners, float(wanted.pool.spec.slo.good_percent)
     ahead = ahead_of(wanted, fleet, log)
@@ -71,8 +75,11 @@ def rehearse(
                 seed=seed,
                 measured_from_ms=measured_from_ms,
                 pre_infer=ahead.rules,
+                workers=workers,
                 progress=bars(chosen.name),
             )
+        except ProcessLost as error:
+            raise BadInput("--workers", str(error), then="fewer processes need less memory") from None
         except ValueError as error:
             sparse = str(error).startswith("window_ms: ")  # so long a log that its decisions cannot be counted
             then = "replay a part of the log, or let step.intervalMs be longer" if sparse else ""

@@ -3,7 +3,7 @@
 Routing depends on nothing but the user's slot, so each instance is simulated by itself, which keeps its caches in the machine's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,8 +124,8 @@ def _by_instance(instance: NDArray[np.uint16], instances: int) -> tuple[NDArray[
     return tuple(np.split(np.argsort(instance, kind="stable"), bounds))
 
 
-def requests_of(log: RequestLog, placement: Placement) -> Requests:
-    """Return all requests, those of each instance behind those of the one before, and empty columns for the outcome."""
+def requests_of(log: RequestLog, placement: Placement, *, new: Callable[..., NDArray[Any]] = np.zeros) -> Requests:
+    """Return all requests, those of each instance behind those of the one before, and `new` columns for the outcome."""
     count = len(log)
     requests = Requests(
         arrival_ms=np.empty(count),
@@ -133,13 +133,13 @@ def requests_of(log: RequestLog, placement: Placement) -> Requests:
         history=np.empty(count, dtype=np.int32),
         candidates=np.empty(count, dtype=np.int32),
         law=np.empty(count, dtype=np.uint8),
-        latency_ms=np.empty(count),
-        service_ms=np.empty(count),
-        kv_hit=np.empty(count, dtype=np.int32),
-        host_hit=np.zeros(count, dtype=np.int32),
-        ssd_hit=np.zeros(count, dtype=np.int32),
-        rows_asked=np.empty(count, dtype=np.int32),
-        rows_missed=np.empty(count, dtype=np.int32),
+        latency_ms=new(count),
+        service_ms=new(count),
+        kv_hit=new(count, dtype=np.int32),
+        host_hit=new(count, dtype=np.int32),
+        ssd_hit=new(count, dtype=np.int32),
+        rows_asked=new(count, dtype=np.int32),
+        rows_missed=new(count, dtype=np.int32),
     )
     columns = (log.arrival_ms, log.user, log.history_tokens, log.candidates, log.law)
     gather(placement.first[:-1].copy(), placement.instance, placement.local_user, *columns, requests)

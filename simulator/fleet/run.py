@@ -23,6 +23,7 @@ from simulator.fleet.kernel import serve, user_in_service
 from simulator.fleet.laws import LawTables, law_tables
 from simulator.fleet.observe import Watched, observe
 from simulator.fleet.policies import FixedSplit, SplitPolicy
+from simulator.fleet.processes import in_processes, shared
 from simulator.fleet.resize import advance, emb_used_bytes, settle
 from simulator.fleet.result import FleetResult, Move, Windows
 from simulator.fleet.service import fleet_floats
@@ -48,6 +49,7 @@ def simulate(
     measured_from_ms: float = 0.0,
     window_ms: float | None = None,
     pre_infer: TriggerRules | None = None,
+    workers: int = 1,
     progress: Progress | None = None,
 ) -> FleetResult:
     """Serve a log with a fleet in virtual time.
@@ -71,11 +73,15 @@ def simulate(
         Length of the windows of the series under a fixed split; an eighth of the log when absent. A policy's interval otherwise.
     pre_infer : TriggerRules, optional
         Computes prefixes ahead where early signals and these thresholds allow; signals are ignored when absent.
+    workers : int
+        Processes to share the instances out to, where nothing is decided on the way: neither splits nor prefixes.
     progress : callable, optional
         Called with (requests served, requests in all) now and then.
 
     Raises
     ------
+    ProcessLost
+        When one of several processes was ended from outside.
     ValueError
         The message begins with the name of what is wrong.
     """
@@ -84,6 +90,8 @@ def simulate(
         raise ValueError(f"split: an interval of {policy.interval_ms} ms is not positive")
     if not (math.isfinite(measured_from_ms) and measured_from_ms >= 0.0):
         raise ValueError(f"measured_from_ms: {measured_from_ms} must be finite and not negative")
+    if workers < 1:
+        raise ValueError(f"workers: {workers} must be at least 1")
     if not 0 <= seed < 1 << 63:
         raise ValueError(f"seed: {seed} lies outside 0..2**63")
     most_rows = (int(log.history_tokens.max()) + int(log.candidates.max())) * log.rows_per_token
@@ -98,27 +106,30 @@ def simulate(
     owners = even_slots(config.instances) if routing is None else routing
     placement = placed(served, owners, instances=config.instances, warm=warm)
     tables = law_tables(log.laws, level, head=not watched)
+    workers = 1 if watched or events is not None else min(workers, config.instances)
+    new: Callable[..., NDArray[Any]] = np.zeros if workers == 1 else shared
     run = _Run(
         log=log,
         config=config,
         level=level,
         seed=seed,
         placement=placement,
-        requests=requests_of(served, placement),
+        requests=requests_of(served, placement, new=new),
         tables=tables,
         physics=fleet_floats(config),
         fleet=constants_of(config, log, tables, level, watched=watched),
         ends=ends,
         progress=progress or _silent,
-        series=np.zeros((3, len(ends), config.instances), dtype=np.int64),
-        counted=np.zeros((config.instances, state.INTS), dtype=np.int64),
-        filled_at_ms=np.full(config.instances, -1.0),
+        series=new((3, len(ends), config.instances), dtype=np.int64),
+        counted=new((config.instances, state.INTS), dtype=np.int64),
+        filled_at_ms=new(config.instances),
+        served=new(config.instances, dtype=np.int64),
         ahead=None if events is None or pre_infer is None else Ahead(events, placement.instance, pre_infer, config.instances),
     )
     if watched:
         run.steered(policy)
     else:
-        run.straight()
+        run.straight(workers)
     return run.result(window_ms=step_ms, measured_from_ms=measured_from_ms)
 
 
@@ -144,7 +155,7 @@ def _silent(served: int, of: int) -> None:
 
 @dataclass(kw_only=True)
 class _Run:
-    """A simulation under way; `series` has EMB limit, EMB used and KV used by step and instance."""
+    """A simulation under way; `series` has EMB limit, EMB used and KV used by step and instance, `served` counts by instance."""
 
     log: RequestLog
     config: FleetConfig
@@ -160,19 +171,28 @@ class _Run:
     series: NDArray[np.int64]
     counted: NDArray[np.int64]
     filled_at_ms: NDArray[np.float64]
+    served: NDArray[np.int64]
     ahead: Ahead | None = None
     moves: list[Move] = field(default_factory=list)
-    served: int = 0
 
-    def straight(self) -> None:
-        """Run each instance through; only one is in memory at a time."""
-        for number in range(self.config.instances):
-            instance = self._begin(number)
-            stops = self._stops(instance)
-            for step, stop in enumerate(stops[1:]):
-                self._serve(instance, int(stops[step]), int(stop))
-                self._note(instance, step)
-            self._end(instance)
+    def straight(self, workers: int) -> None:
+        """Run each instance through; only one is in memory at a time, or one a process."""
+        numbers = range(self.config.instances)
+        # The first one here: it compiles what has to be before processes begin.
+        alone = numbers if workers == 1 else numbers[:1]
+        for number in alone:
+            self._through(number)
+            self._tell()
+        if len(alone) < len(numbers):
+            in_processes(self._through, numbers[len(alone) :], workers=workers, look=self._tell)
+
+    def _through(self, number: int) -> None:
+        instance = self._begin(number)
+        stops = self._stops(instance)
+        for step, stop in enumerate(stops[1:]):
+            self._serve(instance, int(stops[step]), int(stop))
+            self._note(instance, step)
+        self._end(instance)
 
     def steered(self, policy: SplitPolicy) -> None:
         """Run all instances from one decision to the next."""
@@ -184,6 +204,7 @@ class _Run:
             for instance, places in zip(instances, stops, strict=True):
                 self._serve(instance, int(places[step]), int(places[step + 1]))
                 self._note(instance, step)
+            self._tell()
             if step + 1 < len(self.ends):
                 seen = [
                     observe(watched, i, before[i.number], slice(int(p[step]), int(p[step + 1])), interval_ms=policy.interval_ms)
@@ -274,8 +295,10 @@ class _Run:
             self._run(instance, first, stop)
         else:
             self.ahead.serve(instance, first, stop, run=self._run, physics=self.physics, fleet=self.fleet)
-        self.served += stop - first
-        self.progress(self.served, len(self.placement.instance))
+        self.served[instance.number] += stop - first
+
+    def _tell(self) -> None:
+        self.progress(int(self.served.sum()), len(self.placement.instance))
 
     def _run(self, instance: Instance, first: int, stop: int) -> None:
         serve(
