@@ -22,6 +22,13 @@ from simulator.request_log import RequestLog
 
 def the_core(log: RequestLog, fleet: FleetConfig, *, every_ms: float = np.inf, wanted: Sequence[int] = ()) -> Outcomes:
     """Replay a log on cores, with the splits that a policy would have wanted at the ends of its intervals."""
+    return the_cores(log, fleet, every_ms=every_ms, wanted=wanted)[0]
+
+
+def the_cores(
+    log: RequestLog, fleet: FleetConfig, *, every_ms: float, wanted: Sequence[int]
+) -> tuple[Outcomes, list[GRInstanceCore]]:
+    """As `the_core`, and the cores as the replay left them."""
     cores = [GRInstanceCore(core_config(fleet, log.laws[0]), number + 1) for number in range(fleet.instances)]
     for core in cores:
         core.warm()
@@ -40,7 +47,7 @@ def the_core(log: RequestLog, fleet: FleetConfig, *, every_ms: float = np.inf, w
                 )
                 core.put_split(split, now_ms=at_ms)
 
-    return replay(as_rank_requests(log), even_slots(fleet.instances), cores, before_request=before)
+    return replay(as_rank_requests(log), even_slots(fleet.instances), cores, before_request=before), cores
 
 
 def test_without_rows_every_hit_and_every_latency_is_the_cores() -> None:
@@ -76,9 +83,13 @@ def test_what_lies_below_hbm_is_found_and_loaded_or_computed_anew_as_in_the_core
     log, fleet = a_log(rows_per_token=0), a_fleet(service=fast_link, **tiers)
     wanted = [emb * MIB for emb in (200, 250, 20)]
     every_ms = log.duration_ms / 4
-    core = the_core(log, fleet, every_ms=every_ms, wanted=wanted)
+    core, cores = the_cores(log, fleet, every_ms=every_ms, wanted=wanted)
     mine = simulate(log, fleet, level=Level.EXACT, split=Scripted(every_ms, wanted), seed=1)
-    assert mine.host_hit_tokens.sum() + mine.ssd_hit_tokens.sum() > 0
+    told = [each.observe(each.clock_ms).counters for each in cores]
+    assert 0 < mine.bytes_by_class["reload"] == sum(each.bytes.reload for each in told)
+    assert 0 < mine.bytes_by_class["offload"] == sum(each.bytes.offload for each in told)
+    assert mine.host_hit_tokens.sum() == sum(each.kv.tokens_hit_dram for each in told)
+    assert mine.ssd_hit_tokens.sum() == sum(each.kv.tokens_hit_ssd for each in told)
     np.testing.assert_array_equal(mine.kv_hit_tokens, core.kv_tokens_hit)
     np.testing.assert_allclose(mine.latency_ms, core.latency_ms, rtol=1e-9)
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from itertools import combinations
 
+import libcachesim
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -67,12 +68,11 @@ def test_farthest_use_is_the_optimum_where_all_entries_have_one_size(rows: list[
 @given(rows=ROWS, limit=st.integers(1, 8))
 @settings(max_examples=30, deadline=None)
 def test_entries_of_one_size_hit_as_libcachesim_says(policy: str, rows: list[tuple[str, int]], limit: int) -> None:
-    library = pytest.importorskip("libcachesim")
     trace = visits(*[(user, 1) for user, _ in rows])
-    cache = {"fifo": library.FIFO, "lru": library.LRU, "arc": library.ARC}[policy](cache_size=limit)
+    cache = {"fifo": libcachesim.FIFO, "lru": libcachesim.LRU, "arc": libcachesim.ARC}[policy](cache_size=limit)
     known = []
     for index, user in enumerate(trace.user.tolist()):
-        request = library.Request()
+        request = libcachesim.Request()
         request.obj_id, request.obj_size, request.clock_time = user + 1, 1, index
         known.append(bool(cache.get(request)))
     assert replay(trace, policy, limit_bytes=limit).hit.tolist() == known

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-pytest.importorskip("numba")
-
 from simulator.core.physics import ServiceModel
 from simulator.fleet.config import FleetConfig
 from simulator.oracle.result import OracleResult
