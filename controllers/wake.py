@@ -1,11 +1,13 @@
-"""Which objects an event concerns: the instance itself or its pool, those of a pool with a new spec, those under a new policy."""
+"""Which objects an event concerns: the instance itself or its pool, those of a pool with a new spec, those under a new policy or
+model."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
 from controllers.lookup import DEFAULT
-from controllers.runtime.resources import HBM_POLICIES, INSTANCES, POOLS, Key, Object, key_of
+from controllers.model_lookup import policies_concerned
+from controllers.runtime.resources import ALLOCATOR_MODELS, HBM_POLICIES, INSTANCES, POOLS, Key, Object, key_of
 from controllers.runtime.store import EventType, Store, WatchEvent
 
 
@@ -13,6 +15,8 @@ def instances_for(event: WatchEvent, store: Store) -> Iterable[Key]:
     """Keys of the instances to look at."""
     if event.resource == INSTANCES:
         return (event.key,)
+    if event.resource == ALLOCATOR_MODELS:
+        return [key for pool in pools_of_model(event, store) for key in _of_pool(store, pool)]
     if not spec_changed(event):
         return ()
     if event.resource == POOLS:
@@ -20,6 +24,12 @@ def instances_for(event: WatchEvent, store: Store) -> Iterable[Key]:
     if event.resource == HBM_POLICIES:
         return [key for pool in pools_naming(event.key, store, field="hbm") for key in _of_pool(store, pool)]
     return ()
+
+
+def pools_of_model(event: WatchEvent, store: Store) -> Iterator[Key]:
+    """Pools whose policy names the allocator model of the event, when it comes, goes, or may run from now on or no longer."""
+    for policy in policies_concerned(event, store):
+        yield from pools_naming(policy, store, field="hbm")
 
 
 def pool_of(event: WatchEvent) -> tuple[Key, ...]:

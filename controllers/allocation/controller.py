@@ -14,7 +14,7 @@ from controllers.allocation.observe import BY_UID, observe, uid_index
 from controllers.parsed import ParsedObjects
 from controllers.runtime.controller import DONE, Result
 from controllers.runtime.loop import Context
-from controllers.runtime.resources import HBM_POLICIES, INSTANCES, POOLS, ROUTING_TABLES, Key, key_of
+from controllers.runtime.resources import ALLOCATOR_MODELS, HBM_POLICIES, INSTANCES, POOLS, ROUTING_TABLES, Key, key_of
 from controllers.runtime.store import Store, WatchEvent
 from controllers.signing_key import SigningKey
 from controllers.wake import instances_for
@@ -25,7 +25,7 @@ class AllocationLoop:
 
     name = "allocation"
     keyed_by = INSTANCES
-    watches = (INSTANCES, POOLS, HBM_POLICIES, ROUTING_TABLES)
+    watches = (INSTANCES, POOLS, HBM_POLICIES, ALLOCATOR_MODELS, ROUTING_TABLES)
 
     def __init__(self, key: SigningKey, parsed: ParsedObjects, book: AgentBook) -> None:
         self._parsed = parsed

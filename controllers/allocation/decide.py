@@ -61,7 +61,7 @@ def decide(seen: Observation, now: datetime) -> Plan:
 
 
 def _choose(seen: Observation, now: datetime) -> Plan:
-    wanted = wanted_intent(seen.pool, seen.instance, seen.stored_intent, seen.policy)
+    wanted = wanted_intent(seen.pool, seen.instance, seen.stored_intent, seen.policy, seen.model)
     if wanted is not None and wanted != seen.stored_intent:
         return Plan(intent=wanted)  # the write brings us back with the new generation
     push = _push(seen)

@@ -14,24 +14,31 @@ from types import MappingProxyType
 from typing import Any
 
 from controllers.lookup import Found, Lookup
+from controllers.model_lookup import ModelFound, ModelLookup
 from crds import GRInstance, GRServingPool, HBMPolicySpec
-from crds.instance import Intent, IntentLearned, IntentRefill, PolicyRef
+from crds.instance import Intent, IntentLearned, IntentRefill, ModelRef, PolicyRef
 from crds.serving_pool import Memory
 from crds.types import parse_quantity
 
 
-def intent_for(pool: GRServingPool, policy: Found[HBMPolicySpec], *, prefix_bytes: int = 0) -> Intent:
+def intent_for(
+    pool: GRServingPool, policy: Found[HBMPolicySpec], *, prefix_bytes: int = 0, model: ModelRef | None = None
+) -> Intent:
     """The intent of an instance of `pool` under `policy`.
 
     Parameters
     ----------
     prefix_bytes
         HBM bytes reserved for prefixes on this instance; the split does not get them.
+    model
+        The verified model to run; None where the strategy needs none or there is none.
     """
-    return _made(pool.spec.memory, pool.spec.slo.p99_ms, pool.spec.paused, policy, prefix_bytes)
+    return _made(pool.spec.memory, pool.spec.slo.p99_ms, pool.spec.paused, policy, prefix_bytes, model)
 
 
-def _made(memory: Memory, p99_ms: int, paused: bool, policy: Found[HBMPolicySpec], prefix_bytes: int) -> Intent:
+def _made(
+    memory: Memory, p99_ms: int, paused: bool, policy: Found[HBMPolicySpec], prefix_bytes: int, model: ModelRef | None
+) -> Intent:
     spec = policy.spec
     return Intent(
         strategy=spec.strategy,
@@ -45,19 +52,26 @@ def _made(memory: Memory, p99_ms: int, paused: bool, policy: Found[HBMPolicySpec
         host_bytes=parse_quantity(memory.host_bytes) or None,
         ssd_bytes=parse_quantity(memory.ssd_bytes) or None,
         p99_ms=p99_ms,
+        model_ref=model,
         paused=paused,
         policy_ref=PolicyRef(name=policy.name, namespace=policy.namespace, generation=policy.generation, source=policy.source),
     )
 
 
 @lru_cache(maxsize=1024)
-def _on_the_wire(memory: Memory, p99_ms: int, paused: bool, policy: Found[HBMPolicySpec], prefix_bytes: int) -> Mapping[str, Any]:
+def _on_the_wire(
+    memory: Memory, p99_ms: int, paused: bool, policy: Found[HBMPolicySpec], prefix_bytes: int, model: ModelRef | None
+) -> Mapping[str, Any]:
     """Each look at an instance asks for its intent. Those of a pool share it, and making one takes longer than such a look."""
-    return MappingProxyType(_made(memory, p99_ms, paused, policy, prefix_bytes).to_wire())
+    return MappingProxyType(_made(memory, p99_ms, paused, policy, prefix_bytes, model).to_wire())
 
 
 def wanted_intent(
-    pool: GRServingPool, instance: GRInstance, stored: Mapping[str, Any] | None, policy: Lookup[HBMPolicySpec]
+    pool: GRServingPool,
+    instance: GRInstance,
+    stored: Mapping[str, Any] | None,
+    policy: Lookup[HBMPolicySpec],
+    model: ModelLookup = None,
 ) -> Mapping[str, Any] | None:
     """The intent that should stand in the instance, on the wire; None to leave alone what stands there.
 
@@ -65,6 +79,8 @@ def wanted_intent(
     ----------
     stored
         The intent that stands in the instance now, as the API server returned it.
+    model
+        What became of the model that the policy names; one that may not run leaves the intent, and the anchor decides.
     """
     if pool.spec.paused and stored is not None:
         return {**stored, "paused": True}
@@ -73,7 +89,8 @@ def wanted_intent(
             None if stored is None or stored.get("paused", False) == pool.spec.paused else {**stored, "paused": pool.spec.paused}
         )
     prefix = instance.spec.pre_infer.bytes if instance.spec.pre_infer is not None else 0
-    return _on_the_wire(pool.spec.memory, pool.spec.slo.p99_ms, pool.spec.paused, policy, prefix)
+    ref = model.ref if isinstance(model, ModelFound) else None
+    return _on_the_wire(pool.spec.memory, pool.spec.slo.p99_ms, pool.spec.paused, policy, prefix, ref)
 
 
 def pushed_spec(spec: Mapping[str, Any]) -> dict[str, Any]:

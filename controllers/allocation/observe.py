@@ -14,6 +14,7 @@ from controllers.allocation.agents import Agents
 from controllers.allocation.memory import Memory, Refusal
 from controllers.allocation.sightings import Answered, Garbled, Sighting, problem_of
 from controllers.lookup import Lookup, hbm_policy_of
+from controllers.model_lookup import ModelLookup, model_of
 from controllers.parsed import ParsedObjects
 from controllers.runtime.errors import Terminal
 from controllers.runtime.loop import Context
@@ -35,12 +36,18 @@ class Observation:
 
     Attributes
     ----------
+    model
+        What became of the allocator model that the policy names; None where it names none.
     sighting
         What the agent said last; None while it has not been asked.
     holder
         Name of another live instance with the same agent whose intent that agent holds, or None.
     refusal
         Set while the agent refuses the intent of the present generation.
+    model_refusal
+        Why the agent refused the bytes of the model that the intent names; None while it did not.
+    model_push_age_s
+        Seconds since these bytes were handed over last; None if they were not.
     push_age_s
         Seconds since the intent of the present generation was handed over last; None if it was not.
     write_ages_s
@@ -53,9 +60,12 @@ class Observation:
     stored: Object
     pool: GRServingPool
     policy: Lookup[HBMPolicySpec]
+    model: ModelLookup = None
     sighting: Sighting | None = None
     holder: str | None = None
     refusal: Refusal | None = None
+    model_refusal: str | None = None
+    model_push_age_s: float | None = None
     push_age_s: float | None = None
     write_ages_s: tuple[float, ...] = ()
     still_routed: bool = False
@@ -79,6 +89,7 @@ class PoolView:
     policy: Lookup[HBMPolicySpec]
     instances: tuple[tuple[Object, GRInstance], ...]
     write_ages_s: tuple[float, ...] = ()
+    model: ModelLookup = None
 
 
 async def observe(ctx: Context, key: Key, agents: Agents, memory: Memory, parsed: ParsedObjects) -> Observation | None:
@@ -108,11 +119,13 @@ async def observe(ctx: Context, key: Key, agents: Agents, memory: Memory, parsed
     holder = _holder(store, agents, instance, sighting)
     if isinstance(sighting, Answered) and holder is None:
         agents.believe(instance.metadata.uid)
+    policy = hbm_policy_of(ctx, pool, parsed=parsed)
     return Observation(
         instance=instance,
         stored=stored,
         pool=pool,
-        policy=hbm_policy_of(ctx, pool, parsed=parsed),
+        policy=policy,
+        model=model_of(store, policy, parsed=parsed),
         sighting=sighting,
         holder=holder,
         refusal=pushed.refusal if pushed is not None else None,
@@ -155,7 +168,14 @@ def observe_pool(ctx: Context, key: Key, parsed: ParsedObjects, *, write_ages_s:
         raise Terminal("InvalidSpec", f"pool {key} or an instance of it cannot be read: {explain_invalid(error)}") from error
     policy = hbm_policy_of(ctx, pool, parsed=parsed)
     staying = tuple((each, instance) for each, instance in everybody if instance.spec.drain is None)
-    return PoolView(pool=pool, stored=stored, policy=policy, instances=staying or everybody, write_ages_s=write_ages_s)
+    return PoolView(
+        pool=pool,
+        stored=stored,
+        policy=policy,
+        instances=staying or everybody,
+        write_ages_s=write_ages_s,
+        model=model_of(ctx.store, policy, parsed=parsed),
+    )
 
 
 async def _look(agents: Agents, instance: GRInstance) -> Sighting:

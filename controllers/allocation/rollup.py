@@ -100,7 +100,7 @@ def _any_lags(view: PoolView) -> bool:
         if item is None or int(item.get("observedGeneration") or 0) < instance.metadata.generation:
             return True
         intent = stored["spec"].get("intent")
-        wanted = wanted_intent(view.pool, instance, intent, view.policy)
+        wanted = wanted_intent(view.pool, instance, intent, view.policy, view.model)
         if wanted is not None and wanted != intent:
             return True
     return False

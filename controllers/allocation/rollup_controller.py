@@ -14,9 +14,9 @@ from controllers.pace import Restraint, WriteTimes
 from controllers.parsed import ParsedObjects
 from controllers.runtime.controller import DONE, Result
 from controllers.runtime.loop import Context
-from controllers.runtime.resources import HBM_POLICIES, INSTANCES, POOLS, Key
+from controllers.runtime.resources import ALLOCATOR_MODELS, HBM_POLICIES, INSTANCES, POOLS, Key
 from controllers.runtime.store import Store, WatchEvent
-from controllers.wake import pool_of, pools_naming, spec_changed
+from controllers.wake import pool_of, pools_naming, pools_of_model, spec_changed
 
 
 class AllocationRollupLoop:
@@ -24,7 +24,7 @@ class AllocationRollupLoop:
 
     name = "allocation-rollup"
     keyed_by = POOLS
-    watches = (POOLS, INSTANCES, HBM_POLICIES)
+    watches = (POOLS, INSTANCES, HBM_POLICIES, ALLOCATOR_MODELS)
 
     def __init__(self, parsed: ParsedObjects) -> None:
         self._parsed = parsed
@@ -37,6 +37,8 @@ class AllocationRollupLoop:
             return (event.key,)
         if event.resource == INSTANCES:
             return pool_of(event)
+        if event.resource == ALLOCATOR_MODELS:
+            return pools_of_model(event, store)
         return tuple(pools_naming(event.key, store, field="hbm")) if spec_changed(event) else ()
 
     async def start(self, ctx: Context) -> None:

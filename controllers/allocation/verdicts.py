@@ -6,6 +6,7 @@ from contract.agent import AgentStatus, Enforcement, SplitReport, Strategy
 from controllers.allocation.observe import Observation
 from controllers.allocation.sightings import Answered, Garbled, Silent
 from controllers.lookup import Found, NotFound, Unreadable
+from controllers.model_lookup import ModelUnusable
 from controllers.runtime.conditions import Condition, Status
 from crds import HBMPolicySpec
 from crds.instance import PolicySource
@@ -102,10 +103,25 @@ def _trouble_of_the_agent(seen: Observation) -> Condition | None:
         return None
     if status.reason == "NotResizable":
         return _policy("False", "SplitNotResizable", words)
-    if status.reason == "ModelMissing" or (wanted.strategy is Strategy.LEARNED and status.strategy_in_force != Strategy.LEARNED):
-        return _policy("False", "ModelMissing", f"strategy Learned runs no model; {status.strategy_in_force} decides")
+    if wanted.strategy is Strategy.LEARNED or status.reason == "ModelMissing":
+        return _trouble_of_the_model(seen, status)
     if status.strategy_in_force != wanted.strategy:
         return _policy("False", "FellBack", f"{wanted.strategy} is wanted and {status.strategy_in_force} decides; {words}")
+    return None
+
+
+def _trouble_of_the_model(seen: Observation, status: AgentStatus) -> Condition | None:
+    """Why no model decides: it may not run, its bytes are not there yet, or it does not know this load."""
+    assert seen.instance.spec.intent is not None, "the caller has looked at its strategy"
+    anchor = f"{status.strategy_in_force} decides"
+    if seen.instance.spec.intent.model_ref is None and isinstance(seen.model, ModelUnusable):
+        return _policy("False", seen.model.reason, f"{seen.model.why}; {anchor}")
+    if seen.model_refusal is not None:
+        return _policy("False", "ModelRefused", f"the agent does not take the model: {seen.model_refusal}; {anchor}")
+    if status.reason in ("ModelMissing", "ModelRefused", "OutOfDistribution"):
+        return _policy("False", status.reason, f"{status.reason}: {status.message}")
+    if status.strategy_in_force != Strategy.LEARNED:
+        return _policy("False", "ModelMissing", f"strategy Learned runs no model; {anchor}")
     return None
 
 
