@@ -10,6 +10,7 @@ distribution with the same two moments, fitted above the part every request has,
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -21,11 +22,24 @@ _Z99 = 2.3263478740408408
 _SATURATION = 0.95  # beyond this utilisation the steady-state formula gives way to a line
 _OVERLOAD_MS = 10_000.0  # delay per unit of utilisation beyond: the queue that ten seconds of it build up
 _ALL_SEEN = 0.02  # share of accesses to keys not seen before at which the working set counts as known
-_INDIFFERENT = 0.002  # predicted P99 within this share of the best counts as equally good
+INDIFFERENT = 0.002  # predicted P99 within this share of the best counts as equally good
 
 MIN_SAMPLES = 100.0  # a miss ratio known to about five points; a stream of users has little more for a while after a turn
 MAX_AGE_MS = 10_000.0
 WARM_WINDOW_MS = 60_000.0
+
+
+class CostColumns(NamedTuple):
+    """The figures of `Costs` of n instances, each float64[n, 1], so that splits stand beside each other; same order."""
+
+    ms_per_emb_miss_row: NDArray[np.float64]
+    ms_per_kv_miss_token: NDArray[np.float64]
+    emb_rows_per_kv_miss_token: NDArray[np.float64]
+    base_service_ms: NDArray[np.float64]
+    service_variance_ms2: NDArray[np.float64]
+    arrival_per_s: NDArray[np.float64]
+    emb_rows_per_request: NDArray[np.float64]
+    kv_tokens_per_request: NDArray[np.float64]
 
 
 class Trust(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,18 +133,22 @@ def split_grid(*, usable_bytes: int, granule_bytes: int, bounds: Bounds, step_pe
 
 
 def predict_p99_ms(
-    emb_miss: NDArray[np.float64], kv_miss: NDArray[np.float64], *, costs: Costs, kv_size_cv2: float
+    emb_miss: NDArray[np.float64],
+    kv_miss: NDArray[np.float64],
+    *,
+    costs: Costs | CostColumns,
+    kv_size_cv2: float | NDArray[np.float64],
 ) -> NDArray[np.float64]:
     """Predict the P99 of time in system, in ms, for each pair of miss ratios.
 
     Parameters
     ----------
     emb_miss, kv_miss
-        Miss ratios, float64[m], 0..1.
+        Miss ratios, float64[m] or float64[n, m] for n instances, 0..1.
     costs
-        Measured costs and demand.
+        Measured costs and demand; of n instances in columns.
     kv_size_cv2
-        Squared coefficient of variation of the history length of a request.
+        Squared coefficient of variation of the history length of a request; of n instances float64[n, 1].
 
     Notes
     -----
@@ -194,7 +212,7 @@ def solve(
     grid = split_grid(usable_bytes=usable_bytes, granule_bytes=granule_bytes, bounds=bounds)
     sizes = grid.astype(np.float64)
     p99 = predict_p99_ms(emb.at(sizes), kv.at(usable_bytes - sizes), costs=costs, kv_size_cv2=kv.size_cv2)
-    good = np.flatnonzero(p99 <= p99.min() * (1.0 + _INDIFFERENT))
+    good = np.flatnonzero(p99 <= p99.min() * (1.0 + INDIFFERENT))
     distance = np.abs(grid - current_emb_bytes)
     best = int(good[distance[good].argmin()])
     return Anchor(

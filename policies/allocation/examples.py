@@ -9,6 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from policies.allocation.features import FEATURE_SPEC
+from policies.allocation.model_file import FORMAT, SHAPES, Header, Origin, Score, TrainedModel, read_model, write_model
 from policies.allocation.types import (
     AllocationIntent,
     AllocationState,
@@ -115,3 +117,33 @@ def example_inputs(*, emb_alpha: float = 0.95, users: float = 20_000.0) -> Decis
         start_id="example", decided_at_ms=59_900.0, target_emb_bytes=half, goal_emb_bytes=0.55 * usable, slew_credit_bytes=3.0e7
     )
     return DecisionInputs(observation=observation, view=view, intent=AllocationIntent(), state=state, now_ms=60_000.0)
+
+
+def example_model_arrays(*, seed: int) -> dict[str, NDArray[np.float32]]:
+    """Return the arrays of an untrained model: small random weights, and feature ranges that hold everything."""
+    random = np.random.default_rng(seed)
+    arrays = {name: (0.2 * random.standard_normal(shape)).astype(np.float32) for name, shape in SHAPES.items()}
+    arrays["mean"][:] = 0.0
+    arrays["scale"][:] = 1.0
+    arrays["low"][:] = -1.0e6
+    arrays["high"][:] = 1.0e6
+    return arrays
+
+
+def example_model_header(*, max_step_percent: float = 5.0, origin: Origin = Origin.SPLIT) -> Header:
+    """Return the header of an untrained model."""
+    return Header(
+        format=FORMAT,
+        feature_spec=FEATURE_SPEC,
+        max_step_percent=max_step_percent,
+        origin=origin,
+        refill_modes=("Lazy",),
+        training={"seed": 0},
+        scores=(Score(name="untrained", value=0.0),),
+    )
+
+
+def example_model(*, seed: int = 0, max_step_percent: float = 5.0, origin: Origin = Origin.SPLIT) -> TrainedModel:
+    """Return an untrained model, read back from its file."""
+    header = example_model_header(max_step_percent=max_step_percent, origin=origin)
+    return read_model(write_model(example_model_arrays(seed=seed), header))
