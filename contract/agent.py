@@ -18,8 +18,13 @@ PREFIX = "/agent/v1"
 MAX_DECISIONS = 1000
 MAX_IDLE_AFTER_SECONDS = 3600
 MAX_IDLE_DEADLINE_SECONDS = 86_400
+MAX_MODEL_BYTES = 256 * 1024
+"""Largest body of PUT /model/{sha256}; a model of this release has a sixth of it."""
+MAX_MODELS_NAMED = 16
+"""Most digests in one answer. An agent of this release holds two models; others may hold more."""
 
 Percent = Annotated[int, Meta(ge=0, le=100)]
+Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Strategy(enum.StrEnum):
@@ -70,6 +75,36 @@ class IntentPreInfer(Wire, frozen=True, kw_only=True):
     ssd_bytes: Bytes = 0
 
 
+class IntentResidual(Wire, frozen=True, kw_only=True):
+    """The online correction on top of a model: how large (points of usable HBM), and from which gain on (percent of P99)."""
+
+    enabled: bool = False
+    max_percent: Percent = 20
+    min_gain_percent: Percent = 1
+
+
+class IntentLearned(Wire, frozen=True, kw_only=True):
+    """How far a model may leave the analytic anchor to either side, in points of usable HBM."""
+
+    clamp_percent: Percent = 10
+    residual: IntentResidual = IntentResidual()
+
+
+class IntentRecovery(Wire, frozen=True, kw_only=True):
+    """What a burst is (percent over the reference rate), when it is over (s), whether refill that blocks freezes the split."""
+
+    burst_percent: Annotated[int, Meta(ge=1, le=1000)] = 15
+    calm_seconds: Annotated[int, Meta(ge=0, le=86_400)] = 30
+    freeze_when_blocking: bool = True
+
+
+class IntentModelRef(Wire, frozen=True, kw_only=True):
+    """The model that is to decide, by the digest of its bytes; they come by PUT /model/{sha256}."""
+
+    name: Name
+    sha256: Sha256
+
+
 class IntentSpec(Wire, frozen=True, kw_only=True):
     """What an intent means to an agent: GRInstance.spec.intent with the capacity for pre-inference and the word to drain.
 
@@ -81,6 +116,9 @@ class IntentSpec(Wire, frozen=True, kw_only=True):
     bounds: IntentBounds = IntentBounds()
     step: IntentStep = IntentStep()
     refill: IntentRefill = IntentRefill()
+    learned: IntentLearned = IntentLearned()
+    recovery: IntentRecovery = IntentRecovery()
+    model_ref: IntentModelRef | None = None
     paused: bool = False
     usable_bytes: Bytes | None = None
     pre_infer: IntentPreInfer | None = None
@@ -129,6 +167,24 @@ class IntentAnswer(Wire, frozen=True, kw_only=True):
     reason: Annotated[str, Meta(max_length=1024)] = ""
 
 
+class ModelStatus(enum.StrEnum):
+    """What became of the bytes of a model that were offered; the first two mean that the agent holds it."""
+
+    HELD = "held"
+    UNCHANGED = "unchanged"
+    NOT_WANTED = "notWanted"
+    REFUSED = "refused"
+
+
+class ModelAnswer(Wire, frozen=True, kw_only=True):
+    """Answer of PUT /model/{sha256}: the verdict, the kind of fault as `reason`, words for people, and the digests held now."""
+
+    status: ModelStatus
+    models: Annotated[list[Sha256], Meta(max_length=MAX_MODELS_NAMED)]
+    reason: Name = ""
+    message: Annotated[str, Meta(max_length=1024)] = ""
+
+
 class SplitReport(Wire, frozen=True, kw_only=True):
     """Target = wanted; accepted = limits in force; settled = accepted, nothing above a limit, nothing left to refill."""
 
@@ -171,7 +227,8 @@ class AgentStatus(Wire, frozen=True, kw_only=True):
 
     `limits` are those that the engine said it enforces; None until it has been told any. `draining` says that the engine was told
     to drain. `idleSeconds` is how long nothing was in flight and nothing new came, counted anew from the word to drain: 0 while
-    something is in flight, None when that is not known.
+    something is in flight, None when that is not known. `models` are the digests of the models that it holds, `modelInForce` the
+    one that decides, None when none does.
     """
 
     agent_start_id: Name
@@ -193,6 +250,8 @@ class AgentStatus(Wire, frozen=True, kw_only=True):
     limits: LimitsRequest | None = None
     draining: bool = False
     idle_seconds: Annotated[float, Meta(ge=0)] | None = None
+    models: Annotated[tuple[Sha256, ...], Meta(max_length=MAX_MODELS_NAMED)] = ()
+    model_in_force: Sha256 | None = None
 
 
 class IdleReason(enum.StrEnum):

@@ -38,6 +38,11 @@ class AgentClient:
         response = await http.fetch(self._http, "PUT", "/intent", body=intent, accept=(200, 400, 403, 409))
         return http.decode(response, agent.IntentAnswer)
 
+    async def put_model(self, sha256: str, data: bytes) -> agent.ModelAnswer:
+        """Hand over the bytes of the model that an accepted intent names; a refusal is an answer, not an error."""
+        response = await http.fetch(self._http, "PUT", f"/model/{sha256}", content=data, accept=(200, 400, 409))
+        return http.decode(response, agent.ModelAnswer)
+
     async def status(self) -> agent.AgentStatus:
         """Return what the agent and its engine are doing."""
         return http.decode(await http.fetch(self._http, "GET", "/status"), agent.AgentStatus)

@@ -52,10 +52,11 @@ async def fetch(
     path: str,
     *,
     body: msgspec.Struct | None = None,
+    content: bytes | None = None,
     params: dict[str, str] | None = None,
     accept: tuple[int, ...] = (200,),
 ) -> httpx.Response:
-    """Send one request and return the answer, read up to MAX_ANSWER_BYTES.
+    """Send one request, with a JSON body or with bytes as they are, and return the answer, read up to MAX_ANSWER_BYTES.
 
     Raises
     ------
@@ -65,16 +66,16 @@ async def fetch(
         When the status code is none of `accept` or the body is too large.
     """
     headers = {"content-type": "application/json"} if body is not None else None
-    payload = msgspec.json.encode(body) if body is not None else None
+    payload = msgspec.json.encode(body) if body is not None else content
     try:
         async with client.stream(method, path, content=payload, params=params, headers=headers) as response:
-            content = await answers.read_bounded(response.aiter_bytes(), call=f"{method} {path}", limit_bytes=MAX_ANSWER_BYTES)
+            read = await answers.read_bounded(response.aiter_bytes(), call=f"{method} {path}", limit_bytes=MAX_ANSWER_BYTES)
     except httpx.HTTPError as error:
         raise Unreachable(f"{method} {path}: {type(error).__name__}") from error
     if response.status_code not in accept:
-        raise ProtocolViolation(f"{method} {path}: status {response.status_code}, {content[:200]!r}")
+        raise ProtocolViolation(f"{method} {path}: status {response.status_code}, {read[:200]!r}")
     # A streamed response keeps no body; hand back one that does.
-    return httpx.Response(response.status_code, headers=response.headers, content=content)
+    return httpx.Response(response.status_code, headers=response.headers, content=read)
 
 
 def decode(response: httpx.Response, kind: type[Answer]) -> Answer:

@@ -11,7 +11,17 @@ from collections.abc import Callable
 
 import msgspec
 
-from contract.agent import AgentStatus, DecisionsAnswer, IdleAnswer, Intent, IntentAnswer, IntentStatus
+from contract.agent import (
+    AgentStatus,
+    DecisionsAnswer,
+    IdleAnswer,
+    Intent,
+    IntentAnswer,
+    IntentSpec,
+    IntentStatus,
+    ModelAnswer,
+    ModelStatus,
+)
 from contract.errors import ProtocolViolation, Unreachable
 from dataplane.agent import report
 from dataplane.agent.decisions import DecisionRing
@@ -20,6 +30,7 @@ from dataplane.agent.estimate import DEFAULT_MEMORY_MS, Estimators
 from dataplane.agent.idle import Idleness
 from dataplane.agent.intent import IntentBook, usable_bytes
 from dataplane.agent.metrics import AgentMetrics
+from dataplane.agent.models import ModelShelf
 from dataplane.agent.observe import NoReading, Observer, Reading
 from dataplane.agent.orders import Orders
 from dataplane.agent.ports import EnginePort
@@ -70,6 +81,7 @@ class Agent:
         self.metrics = AgentMetrics()
         self._engine = engine
         self._intents = intents
+        self._models = ModelShelf()
         self._start_id = start_id
         self._wall_s = wall_s
         self._monotonic_s = monotonic_s
@@ -295,6 +307,7 @@ class Agent:
         if answer.status is IntentStatus.ACCEPTED:
             log.info("intent accepted", extra={"uid": answer.uid, "generation": answer.generation})
             self._driver.forgive()
+            self._models.named_by(self._spec)
             self._wake.set()
         elif answer.status is not IntentStatus.UNCHANGED:
             log.warning("intent refused", extra={"verdict": answer.status.value, "why": answer.reason})
@@ -311,6 +324,31 @@ class Agent:
             reason=reason[:1024],
         )
 
+    def unwanted_model(self, sha256: str) -> ModelAnswer | None:
+        """The answer to an offer of a model that needs no bytes, see `ModelShelf.unwanted`."""
+        answer = self._models.unwanted(sha256, self._spec)
+        return self._noted(sha256, answer) if answer is not None else None
+
+    def offer_model(self, sha256: str, data: bytes | None) -> ModelAnswer:
+        """Judge the bytes of a model (None: too many); one that is taken decides in the next round, which starts at once."""
+        if data is None:
+            return self._noted(sha256, self._models.too_large(sha256))
+        return self._noted(sha256, self._models.offer(sha256, data, self._spec))
+
+    def _noted(self, sha256: str, answer: ModelAnswer) -> ModelAnswer:
+        self.metrics.models.labels(status=answer.status.value).inc()
+        if answer.status is ModelStatus.HELD:
+            log.info("model taken", extra={"sha256": sha256})
+            self._wake.set()
+        elif answer.status is not ModelStatus.UNCHANGED:
+            log.warning("model refused", extra={"sha256": sha256, "verdict": answer.reason, "why": answer.message})
+        return answer
+
+    @property
+    def _spec(self) -> IntentSpec | None:
+        """What the intent in force orders."""
+        return self._intents.current.spec if self._intents.current is not None else None
+
     def status(self) -> AgentStatus:
         self._tell_orders()
         return report.status(
@@ -322,10 +360,14 @@ class Agent:
         )
 
     def _tell_orders(self) -> None:
-        """Note how the orders stand: their calls end between rounds, and idleness grows by itself."""
-        known, orders = self._known, self._orders
-        known.limits, known.draining, known.notes = orders.limits, orders.draining, orders.notes
+        """Note how orders and models stand: calls end and models come between rounds, and idleness grows by itself."""
+        known, orders, models = self._known, self._orders, self._models
+        known.limits, known.draining = orders.limits, orders.draining
+        refusal = models.refusal_of(self._spec)
+        known.notes = "; ".join(note for note in (orders.notes, f"model refused, {refusal}" if refusal else "") if note)
         known.idle_seconds = self._idleness.seconds
+        model = models.wanted_by(self._spec)
+        known.models, known.model_in_force = models.digests, model.sha256 if model is not None else None
 
     async def idle(self, *, after_s: float, deadline_s: float) -> IdleAnswer | None:
         """Wait for an idle engine, see `Idleness.wait`; rounds come faster meanwhile, and the first one at once."""

@@ -57,6 +57,12 @@ class AgentMetrics:
             "grfleet_agent_intent_generation", "Generation of the intent in force, 0 without one", registry=registry
         )
         self.intents = Counter("grfleet_agent_intents_total", "Intents received by verdict", ("status",), registry=registry)
+        self.models = Counter(
+            "grfleet_agent_models_total", "Allocator models received by verdict", ("status",), registry=registry
+        )
+        self.model_in_force = Gauge(
+            "grfleet_agent_model_in_force", "1 while the intent names a model that the agent holds", registry=registry
+        )
         self.frozen = Gauge("grfleet_agent_frozen", "1 while the agent refuses to move the split", registry=registry)
         self.decide_seconds = Histogram(
             "grfleet_agent_decide_seconds", "Time of one decision, curves included", registry=registry, buckets=_DECIDE_BUCKETS

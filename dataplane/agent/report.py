@@ -38,6 +38,8 @@ class Known:
     draining: bool = False
     idle_seconds: float | None = None
     notes: str = ""
+    models: tuple[str, ...] = ()
+    model_in_force: str | None = None
     start_id: str = ""
     epoch: int = 0
     reachable: bool = False
@@ -134,7 +136,7 @@ def status(known: Known, figures: Report | None, held: AcceptedIntent | None, *,
             emulation=describe.emulation if describe is not None else False,
             reason=known.trouble[:1024],
         ),
-        strategy_in_force=_strategy_in_force(held),
+        strategy_in_force=_strategy_in_force(known, held),
         reason=known.verdict.reason,
         message="; ".join(part for part in (known.verdict.message, known.notes) if part)[:1024],
         frozen=known.verdict.frozen,
@@ -149,6 +151,8 @@ def status(known: Known, figures: Report | None, held: AcceptedIntent | None, *,
         limits=known.limits,
         draining=known.draining,
         idle_seconds=known.idle_seconds,
+        models=known.models,
+        model_in_force=known.model_in_force,
     )
 
 
@@ -169,6 +173,7 @@ def show(metrics: AgentMetrics, known: Known, figures: Report, held: AcceptedInt
     metrics.reachable.set(known.reachable)
     metrics.frozen.set(known.verdict.frozen)
     metrics.generation.set(held.generation if held is not None else 0)
+    metrics.model_in_force.set(known.model_in_force is not None)
     nan = float("nan")
     metrics.hit.labels(cache="emb").set(nan if figures.emb_hit_percent is None else figures.emb_hit_percent)
     metrics.hit.labels(cache="kv").set(nan if figures.kv_hit_percent is None else figures.kv_hit_percent)
@@ -194,9 +199,9 @@ def show(metrics: AgentMetrics, known: Known, figures: Report, held: AcceptedInt
     metrics.revision.set(split.revision)
 
 
-def _strategy_in_force(held: AcceptedIntent | None) -> str:
+def _strategy_in_force(known: Known, held: AcceptedIntent | None) -> str:
     """The strategy that really decides: without a model, Learned is its anchor."""
-    if held is not None and held.spec.strategy is Strategy.LEARNED:
+    if held is not None and held.spec.strategy is Strategy.LEARNED and known.model_in_force is None:
         return Strategy.MISS_RATIO_CURVE.value
     return strategy_asked(held)
 

@@ -1,8 +1,10 @@
-"""The agent contract over HTTP: intent, status, decisions, metrics and health. Handlers only translate; the agent decides.
+"""The agent contract over HTTP: intent, model, status, decisions, metrics and health. Handlers only translate; the agent decides.
 
-Bodies are bounded before they are parsed, and an intent is judged by `IntentBook`, which trusts nothing but its signature.
+Bodies are bounded before they are parsed. An intent is judged by `IntentBook`, which trusts nothing but its signature, and the
+bytes of a model by `ModelShelf`, which takes only what such an intent names.
 """
 
+import re
 from typing import Protocol
 
 import msgspec
@@ -12,6 +14,7 @@ from contract.agent import (
     MAX_DECISIONS,
     MAX_IDLE_AFTER_SECONDS,
     MAX_IDLE_DEADLINE_SECONDS,
+    MAX_MODEL_BYTES,
     PREFIX,
     AgentStatus,
     DecisionsAnswer,
@@ -19,6 +22,8 @@ from contract.agent import (
     Intent,
     IntentAnswer,
     IntentStatus,
+    ModelAnswer,
+    ModelStatus,
 )
 
 MAX_INTENT_BYTES = 64 * 1024
@@ -30,6 +35,13 @@ _HTTP_STATUS = {
     IntentStatus.STALE: 409,
     IntentStatus.EXPIRED: 409,
 }
+_HTTP_STATUS_OF_MODEL = {
+    ModelStatus.HELD: 200,
+    ModelStatus.UNCHANGED: 200,
+    ModelStatus.REFUSED: 400,
+    ModelStatus.NOT_WANTED: 409,
+}
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class AgentFace(Protocol):
@@ -38,6 +50,10 @@ class AgentFace(Protocol):
     def offer_intent(self, intent: Intent) -> IntentAnswer: ...
 
     def invalid_intent(self, reason: str) -> IntentAnswer: ...
+
+    def unwanted_model(self, sha256: str) -> ModelAnswer | None: ...
+
+    def offer_model(self, sha256: str, data: bytes | None) -> ModelAnswer: ...
 
     def status(self) -> AgentStatus: ...
 
@@ -64,6 +80,15 @@ def application(face: AgentFace) -> web.Application:
             return _json(face.invalid_intent(f"body: {error}"), status=400)
         answer = face.offer_intent(intent)
         return _json(answer, status=_HTTP_STATUS[answer.status])
+
+    async def put_model(request: web.Request) -> web.Response:
+        digest = request.match_info["sha256"]
+        if not _DIGEST.fullmatch(digest):
+            return web.json_response({"reason": "sha256: 64 lower-case hexadecimal digits"}, status=404)
+        answer = face.unwanted_model(digest)  # before a byte of it is read
+        if answer is None:
+            answer = face.offer_model(digest, await _bounded(request, MAX_MODEL_BYTES))
+        return _json(answer, status=_HTTP_STATUS_OF_MODEL[answer.status])
 
     async def get_status(_: web.Request) -> web.Response:
         return _json(face.status())
@@ -103,6 +128,7 @@ def application(face: AgentFace) -> web.Application:
 
     app = web.Application(client_max_size=MAX_INTENT_BYTES)
     app.router.add_put(f"{PREFIX}/intent", put_intent)
+    app.router.add_put(f"{PREFIX}/model/{{sha256}}", put_model)
     app.router.add_get(f"{PREFIX}/status", get_status)
     app.router.add_get(f"{PREFIX}/decisions", get_decisions)
     app.router.add_get(f"{PREFIX}/idle", get_idle)
@@ -111,6 +137,18 @@ def application(face: AgentFace) -> web.Application:
         app.router.add_get(f"{prefix}/healthz", get_health)
         app.router.add_get(f"{prefix}/readyz", get_ready)
     return app
+
+
+async def _bounded(request: web.Request, limit_bytes: int) -> bytes | None:
+    """The body, or None as soon as it is larger; the limit of the application is that of an intent."""
+    if (request.content_length or 0) > limit_bytes:
+        return None
+    body = bytearray()
+    async for chunk in request.content.iter_any():
+        body += chunk
+        if len(body) > limit_bytes:
+            return None
+    return bytes(body)
 
 
 def _json(body: msgspec.Struct, *, status: int = 200) -> web.Response:

@@ -1,0 +1,181 @@
+"""The models that an agent holds: only what its intent names, only the right bytes, two at most, nothing after a restart."""
+
+from __future__ import annotations
+
+import pickle
+
+import httpx
+import msgspec
+import pytest
+from aiohttp import web
+from dataplane_world import World
+from example_models import model_bytes
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contract import agent
+from contract.agent import MAX_MODEL_BYTES, ModelAnswer, ModelStatus
+from contract.agent_client import AgentClient
+from dataplane.agent.server import application
+from policies.allocation.model_file import digest_of
+
+GOOD = model_bytes(seed=1)
+OTHER = model_bytes(seed=2)
+THIRD = model_bytes(seed=3)
+
+
+def learned(world: World, data: bytes, **spec: object) -> str:
+    """An intent that names the model with these bytes."""
+    digest = digest_of(data)
+    world.intend(strategy="Learned", modelRef={"name": "m", "sha256": digest, "featureSpec": "split-features-1"}, **spec)
+    return digest
+
+
+def offer(world: World, digest: str, data: bytes) -> ModelAnswer:
+    """As the server does it."""
+    return world.agent.unwanted_model(digest) or world.agent.offer_model(digest, data)
+
+
+def test_an_agent_takes_the_model_that_its_intent_names_and_says_so() -> None:
+    world = World()
+    digest = learned(world, GOOD)
+    assert world.agent.status().model_in_force is None
+    answer = offer(world, digest, GOOD)
+    assert (answer.status, answer.models) == (ModelStatus.HELD, [digest])
+    status = world.agent.status()
+    assert (status.models, status.model_in_force, status.strategy_in_force) == ((digest,), digest, "Learned")
+    assert offer(world, digest, b"whatever").status is ModelStatus.UNCHANGED
+
+
+def test_a_digest_that_no_intent_names_is_not_taken() -> None:
+    world = World()
+    digest = digest_of(GOOD)
+    assert offer(world, digest, GOOD).status is ModelStatus.NOT_WANTED  # no intent at all
+    learned(world, OTHER)
+    answer = offer(world, digest, GOOD)
+    assert (answer.status, answer.reason, answer.models) == (ModelStatus.NOT_WANTED, "NotWanted", [])
+    world.intend(strategy="MissRatioCurve", modelRef={"name": "m", "sha256": digest})
+    assert offer(world, digest, GOOD).status is ModelStatus.NOT_WANTED  # nothing will run it
+    assert world.agent.status().models == ()
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "NotAModel"),
+        (b"\x00" * 4096, "NotAModel"),
+        (pickle.dumps({"w1": [1.0]}), "NotAModel"),
+        (GOOD[:-7], "NotAModel"),
+        (model_bytes(format=2), "UnknownFormat"),
+        (model_bytes(featureSpec="split-features-9"), "UnknownFeatures"),
+        (b"x" * (MAX_MODEL_BYTES + 1), "TooLarge"),
+    ],
+    ids=["empty", "zeros", "a pickle", "cut off", "too new", "other features", "too large"],
+)
+async def test_bytes_that_are_no_model_are_refused_with_a_reason_and_nothing_is_held(data: bytes, reason: str) -> None:
+    world = World()
+    digest = learned(world, data)  # whoever made the AllocatorModel named exactly these bytes
+    answer = offer(world, digest, data)
+    assert (answer.status, answer.reason, answer.models) == (ModelStatus.REFUSED, reason, [])
+    status = world.agent.status()
+    assert (status.models, status.model_in_force, status.strategy_in_force) == ((), None, "MissRatioCurve")
+    assert reason in status.message
+    await world.rounds(3)
+    assert world.reason == "ModelMissing" or not world.frozen
+
+
+@given(st.binary(max_size=600), st.integers(0, 8))
+def test_no_bytes_whatever_bring_an_agent_down(noise: bytes, at: int) -> None:
+    world = World()
+    for data in (noise, GOOD[: at * 40] + noise, GOOD[:8] + noise + GOOD[8:]):
+        answer = offer(world, learned(world, data), data)
+        assert answer.status is ModelStatus.REFUSED or (data == GOOD and answer.status is not ModelStatus.NOT_WANTED)
+
+
+def test_other_bytes_under_the_digest_are_refused_and_the_right_ones_are_still_taken() -> None:
+    world = World()
+    digest = learned(world, GOOD)
+    assert offer(world, digest, OTHER).reason == "DigestMismatch"
+    assert "DigestMismatch" in world.agent.status().message
+    assert offer(world, digest, GOOD).status is ModelStatus.HELD
+    assert "DigestMismatch" not in world.agent.status().message
+
+
+def test_two_models_are_kept_and_going_back_to_the_first_needs_no_delivery() -> None:
+    world = World()
+    first = learned(world, GOOD)
+    offer(world, first, GOOD)
+    second = learned(world, OTHER)
+    assert world.agent.status().model_in_force is None  # the first is held and no longer asked for
+    offer(world, second, OTHER)
+    learned(world, GOOD)
+    assert world.agent.status().model_in_force == first
+    third = learned(world, THIRD)
+    offer(world, third, THIRD)
+    assert world.agent.status().models == (first, third)  # the second was named longest ago
+
+
+def test_an_intent_without_a_model_lets_the_anchor_decide_and_keeps_the_bytes() -> None:
+    world = World()
+    digest = learned(world, GOOD)
+    offer(world, digest, GOOD)
+    world.intend(strategy="Learned")
+    status = world.agent.status()
+    assert (status.models, status.model_in_force, status.strategy_in_force) == ((digest,), None, "MissRatioCurve")
+    learned(world, GOOD)
+    assert world.agent.status().model_in_force == digest
+
+
+def test_a_restarted_agent_holds_nothing() -> None:
+    world = World()
+    digest = learned(world, GOOD)
+    offer(world, digest, GOOD)
+    world.agent = world.new_agent()
+    assert world.agent.status().models == ()
+    learned(world, GOOD)
+    assert offer(world, digest, GOOD).status is ModelStatus.HELD
+
+
+@pytest.fixture
+async def served():  # type: ignore[no-untyped-def]  # an async generator; the type is longer than it helps
+    world = World()
+    runner = web.AppRunner(application(world.agent), access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0][:2]
+    yield world, f"http://{host}:{port}"
+    await runner.cleanup()
+
+
+async def test_the_client_hands_over_a_model_and_reads_every_verdict(served: tuple[World, str]) -> None:
+    world, url = served
+    digest = learned(world, GOOD)
+    async with AgentClient(url) as client:
+        assert (await client.put_model(digest_of(OTHER), OTHER)).status is ModelStatus.NOT_WANTED
+        assert (await client.put_model(digest, OTHER)).reason == "DigestMismatch"
+        assert (await client.put_model(digest, GOOD)).status is ModelStatus.HELD
+        assert (await client.put_model(digest, GOOD)).status is ModelStatus.UNCHANGED
+        assert (await client.status()).models == (digest,)
+
+
+async def test_a_body_above_the_limit_is_refused_whether_or_not_it_says_how_long_it_is(served: tuple[World, str]) -> None:
+    world, url = served
+    digest = learned(world, GOOD)
+
+    async def endless():  # type: ignore[no-untyped-def]  # as above
+        for _ in range(64):
+            yield b"x" * 8192
+
+    async with httpx.AsyncClient() as http:
+        for body in (b"x" * (MAX_MODEL_BYTES + 1), endless()):
+            response = await http.put(f"{url}{agent.PREFIX}/model/{digest}", content=body)
+            assert response.status_code == 400
+            assert msgspec.json.decode(response.content, type=ModelAnswer).reason == "TooLarge"
+    assert world.agent.status().models == ()
+
+
+@pytest.mark.parametrize("digest", ["ABC", "g" * 64, "A" * 64, "0" * 65])
+async def test_a_path_that_is_no_digest_is_not_found(served: tuple[World, str], digest: str) -> None:
+    _, url = served
+    async with httpx.AsyncClient() as http:
+        assert (await http.put(f"{url}{agent.PREFIX}/model/{digest}", content=GOOD)).status_code == 404
