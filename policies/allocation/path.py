@@ -94,8 +94,8 @@ class Guest:
         The split it asks for, after bounds and clamp.
     clamped : bool[n]
         Whether the clamp changed it.
-    p99_ms : float64[n]
-        Predicted P99 there.
+    p99_ms, smoothed_p99_ms : float64[n]
+        Predicted P99 there, and at the smoothed anchor.
     """
 
     features: NDArray[np.float32]
@@ -104,6 +104,7 @@ class Guest:
     emb_bytes: NDArray[np.float64]
     clamped: NDArray[np.bool_]
     p99_ms: NDArray[np.float64]
+    smoothed_p99_ms: NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,11 @@ class PathResults:
     smoothed_emb_bytes: NDArray[np.float64]
     current_p99_ms: NDArray[np.float64]
     guest: Guest | None
+
+
+def kernel() -> str:
+    """What evaluates the path in this process; decisions made by one are replayed by the same."""
+    return "numpy"
 
 
 def evaluate(rows: PathRows, model: TrainedModel | None) -> PathResults:
@@ -175,8 +181,8 @@ def _ask(model: TrainedModel, rows: PathRows, x: NDArray[np.float32], smoothed: 
     volatility = np.maximum(f[:, Figure.EMB_VOLATILITY], f[:, Figure.KV_VOLATILITY])
     width = clamp_points(f[:, Figure.CLAMP_PERCENT], volatility) * points
     emb_bytes = np.minimum(np.maximum(wanted, smoothed - width), smoothed + width)
-    _, _, p99 = _predict(rows, emb_bytes[:, None])
-    return Guest(x, out_of_distribution(model, x), action, emb_bytes, emb_bytes != wanted, p99[:, 0])
+    _, _, p99 = _predict(rows, np.stack((emb_bytes, smoothed), axis=1))
+    return Guest(x, out_of_distribution(model, x), action, emb_bytes, emb_bytes != wanted, p99[:, 0], p99[:, 1])
 
 
 def _predict(

@@ -119,6 +119,8 @@ def test_the_predicted_p99_of_the_guest_is_that_of_its_split():
     for k in range(3):
         again = evaluate(_rows(1, current_emb_bytes=found.guest.emb_bytes[k]), None)
         assert again.current_p99_ms[0] == pytest.approx(found.guest.p99_ms[k])
+        again = evaluate(_rows(1, current_emb_bytes=found.smoothed_emb_bytes[k]), None)
+        assert again.current_p99_ms[0] == pytest.approx(found.guest.smoothed_p99_ms[k])
 
 
 def test_features_are_shares_and_ratios_so_that_a_pool_twice_the_size_looks_the_same():
