@@ -31,8 +31,8 @@ class ConfigMapKeyRef(ApiModel):
 
     name: ObjectName
     """Name of the ConfigMap."""
-    key: DataKey = "model.npz"
-    """Key in its binaryData: the arrays of the network, never code."""
+    key: DataKey = "model.safetensors"
+    """Key in its binaryData: the arrays of the network and a JSON header, never code."""
 
 
 class AllocatorModelSpec(ApiModel):
@@ -74,13 +74,13 @@ class AllocatorModelStatus(ApiModel):
     """Whether the bytes were verified, where they run, how well they did."""
 
     observed_generation: Int64 | None = None
-    """The metadata.generation that Verified was computed from."""
+    """The metadata.generation that Verified was computed from last."""
     size_bytes: Int64 | None = None
-    """Size of the bytes in the ConfigMap."""
+    """Size of the bytes in the ConfigMap; absent while there are none."""
     instances: Int64 | None = None
     """Instances whose intent names this model."""
     scores: Annotated[tuple[Score, ...], Field(max_length=32), ListMap("name")] = ()
-    """Results in evaluation, from the metadata in the bytes."""
+    """Results in evaluation, from the header in the verified bytes."""
     conditions: Conditions = ()
     """Verified and InUse."""
 
@@ -102,16 +102,18 @@ KIND = Kind(
     description="A trained split allocator by digest.",
     columns=(
         Column("Verified", condition_path("Verified"), "Whether the bytes match digest and feature layout."),
-        Column("In-Use", condition_path("InUse"), "Whether an intent names the model."),
-        Column("Features", ".spec.featureSpec", "Feature layout that the network reads."),
         Column("Reason", condition_path("Verified", "reason"), "Why Verified has its value."),
+        Column("In-Use", condition_path("InUse"), "Whether an intent names the model."),
+        Column("Instances", ".status.instances", "Instances whose intent names the model.", type="integer"),
+        Column("Features", ".spec.featureSpec", "Feature layout that the network reads."),
+        Column("Bytes", ".status.sizeBytes", "Size of the bytes in the ConfigMap.", type="integer", priority=1),
+        Column("ConfigMap", ".spec.configMapKeyRef.name", "Where the bytes are.", priority=1),
         Column("SHA256", ".spec.sha256", "Digest of the bytes.", priority=1),
         AGE,
     ),
     selectable_fields=(".spec.sha256",),
-    not_yet=("all of it: nothing verifies or runs a model, and nothing writes Verified and InUse",),
     example={
-        "configMapKeyRef": {"name": "split-2026-01", "key": "model.npz"},
+        "configMapKeyRef": {"name": "split-2026-01", "key": "model.safetensors"},
         "sha256": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
         "featureSpec": "split-features-1",
     },

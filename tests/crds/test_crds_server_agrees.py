@@ -84,7 +84,7 @@ DEFAULTS: list[tuple[str, str, Any, str, Any]] = [
     ("RoutingPolicy", "spec.userKeySecret", {"name": "s"}, "userKeySecret.key", "key"),
     ("PreInferencePolicy", "spec.behavior", {"scaleDown": {}}, "behavior.scaleDown.stabilizationWindowSeconds", 300),
     ("PreInferencePolicy", "spec.behavior", {}, "behavior.scaleUp.stabilizationWindowSeconds", 0),
-    ("AllocatorModel", "spec.configMapKeyRef", {"name": "w"}, "configMapKeyRef.key", "model.npz"),
+    ("AllocatorModel", "spec.configMapKeyRef", {"name": "w"}, "configMapKeyRef.key", "model.safetensors"),
 ]
 
 
