@@ -1,7 +1,7 @@
 """One decision about the split: freezes first, then the strategy's goal, then the limits on how it may be approached.
 
-`decide` is a pure function of its five arguments, which it returns inside the decision; `replay` runs a recorded decision
-again. On doubtful data the split is held: nothing shrinks and nothing grows because of a number that is not there.
+`decide` is a pure function of its arguments, which it returns inside the decision (of the model its digest); `replay` runs a
+recorded decision again. On doubtful data the split is held: nothing shrinks or grows because of a number that is not there.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import math
 
 import msgspec
 
-from policies.allocation.anchor import solve, trust_of
-from policies.allocation.hillclimb import hill_step
-from policies.allocation.static import static_goal_bytes
+from policies.allocation.goals import Goal, goal_of
+from policies.allocation.model_file import TrainedModel
+from policies.allocation.path import kernel
+from policies.allocation.recovery import BLOCKING_PERCENT_PER_SECOND, BURST_LINK_PERCENT, Phase, freezes, watch
 from policies.allocation.types import (
     AllocationIntent,
     AllocationState,
@@ -30,21 +31,10 @@ from policies.allocation.types import (
 from policies.measurement import Fresh, Missing, NotANumber, Stale
 
 _REQUIRED = ("kv_tokens_asked", "kv_tokens_hit", "emb_rows_asked", "emb_rows_hit", "demand_bytes", "p99_ms", "utilisation")
-_SMOOTH_MS = 1000.0  # time constant of the anchor's smoothing on a steady stream
-_SMOOTH_PER_VOLATILITY = 50.0  # and how much a volatile estimate lengthens it
 # Freezes under which a move already begun may still be completed: the engine's own pace, not bad data.
-_PACED = frozenset({Reason.ENGINE_DEFERRING, Reason.REFILL_BACKLOG, Reason.IDLE, Reason.ESTIMATE_NOT_TRUSTED})
-
-
-class _Goal(msgspec.Struct, frozen=True):
-    """What a strategy answered: where to, who says so, why."""
-
-    emb_bytes: float
-    layer: Layer
-    reason: Reason
-    smoothed: float | None = None
-    current_p99_ms: float | None = None
-    goal_p99_ms: float | None = None
+_PACED = frozenset(
+    {Reason.ENGINE_DEFERRING, Reason.REFILL_BACKLOG, Reason.IDLE, Reason.ESTIMATE_NOT_TRUSTED, Reason.BURST_FREEZE}
+)
 
 
 def decide(
@@ -53,6 +43,7 @@ def decide(
     intent: AllocationIntent | None,
     state: AllocationState,
     now_ms: float,
+    model: TrainedModel | None = None,
 ) -> tuple[Decision, AllocationState]:
     """Choose the split to go to now.
 
@@ -68,6 +59,8 @@ def decide(
         What the previous call returned; `AllocationState()` at first.
     now_ms
         A monotone time.
+    model
+        What strategy Learned runs if the intent names its digest; else the anchor decides in its place.
 
     Returns
     -------
@@ -76,25 +69,71 @@ def decide(
     """
     inputs = DecisionInputs(observation=observation, view=view, intent=intent, state=state, now_ms=now_ms)
     split = observation.split
-    if isinstance(split, SplitInForce) and split.start_id != state.start_id:
-        state = AllocationState(start_id=split.start_id, goal_emb_bytes=state.goal_emb_bytes)
+    dt_ms = _elapsed_ms(state, intent, now_ms)
+    state = _begin(observation, intent, state, dt_ms, now_ms)
     reason = _freeze(observation, view, intent)
     if reason not in (None, Reason.IDLE) or intent is None or not isinstance(split, SplitInForce):
         return _hold(inputs, state, reason or Reason.MISSING_DATA)
     base = _base_bytes(split, state, observation)
-    goal = _goal(observation, view, intent, state, base, now_ms) if reason is None else None
-    if goal is None:
+    goal = goal_of(observation, view, intent, state, base_bytes=base, dt_ms=dt_ms, model=model) if reason is None else None
+    if goal is not None:
+        state = _remember(state, goal)
+        if _freezes(goal, intent, state):
+            reason = Reason.BURST_FREEZE
+    if goal is None or reason is not None:
         reason = reason or Reason.ESTIMATE_NOT_TRUSTED
         if _inside(base, observation.usable_bytes, intent):
             return _hold(inputs, state, reason)
-        goal = _Goal(float(base), Layer.FALLBACK, reason)  # bounds are an order, which needs no estimate: to the nearest one
+        goal = Goal(float(base), Layer.FALLBACK, reason)  # bounds are an order, which needs no estimate: to the nearest one
     return _approach(inputs, intent, state, base, goal)
 
 
-def replay(decision: Decision) -> tuple[Decision, AllocationState]:
-    """Decide again from the recorded inputs; the result equals the record as long as the code is the same."""
+def replay(decision: Decision, model: TrainedModel | None = None) -> tuple[Decision, AllocationState]:
+    """Decide again from the recorded inputs; the result equals the record as long as code, kernel and model are the same."""
     i = decision.inputs
-    return decide(i.observation, i.view, i.intent, i.state, i.now_ms)
+    return decide(i.observation, i.view, i.intent, i.state, i.now_ms, model)
+
+
+def _begin(
+    observation: Observation, intent: AllocationIntent | None, state: AllocationState, dt_ms: float, now_ms: float
+) -> AllocationState:
+    """State at the start of a decision: without what belonged to another engine process or model, and with the load looked at."""
+    split = observation.split
+    if isinstance(split, SplitInForce) and split.start_id != state.start_id:
+        state = AllocationState(start_id=split.start_id, goal_emb_bytes=state.goal_emb_bytes, burst=state.burst)
+    if intent is None:
+        return state
+    named = intent.learned.model_sha256 or ""
+    if named != state.model_sha256:
+        state = msgspec.structs.replace(state, model_sha256=named, residual_points=0.0, last_action=0.0)
+    if isinstance(observation.utilisation, Fresh):
+        burst = watch(
+            state.burst, utilisation=observation.utilisation.value, dt_ms=dt_ms, now_ms=now_ms, recovery=intent.recovery
+        )
+        state = msgspec.structs.replace(state, burst=burst)
+    return state
+
+
+def _remember(state: AllocationState, goal: Goal) -> AllocationState:
+    """State with what the strategy wants to find again at its next decision."""
+    guest = goal.guest
+    return msgspec.structs.replace(
+        state,
+        goal_emb_bytes=goal.smoothed if goal.smoothed is not None else state.goal_emb_bytes,
+        residual_points=guest.residual_points if guest is not None else 0.0,
+        last_action=guest.action if guest is not None and not guest.outlier else 0.0,
+    )
+
+
+def _freezes(goal: Goal, intent: AllocationIntent, state: AllocationState) -> bool:
+    adapts = intent.strategy is not Strategy.STATIC
+    return adapts and freezes(
+        state.burst,
+        recovery=intent.recovery,
+        refill_blocking=intent.refill_blocking,
+        current_p99_ms=goal.current_p99_ms,
+        goal_p99_ms=goal.goal_p99_ms,
+    )
 
 
 def _freeze(observation: Observation, view: EstimatorView, intent: AllocationIntent | None) -> Reason | None:
@@ -151,51 +190,9 @@ def _base_bytes(split: SplitInForce, state: AllocationState, observation: Observ
     return min(max(wanted, low), high)
 
 
-def _goal(
-    observation: Observation,
-    view: EstimatorView,
-    intent: AllocationIntent,
-    state: AllocationState,
-    base: int,
-    now_ms: float,
-) -> _Goal | None:
-    usable = observation.usable_bytes
-    if intent.strategy is Strategy.STATIC:
-        return _Goal(static_goal_bytes(usable_bytes=usable, bounds=intent.bounds), Layer.STATIC, Reason.STATIC_TARGET)
-    trust = trust_of(view, emb_bytes=base, kv_bytes=usable - base)
-    if not trust.trusted or view.emb is None or view.kv is None or view.costs is None:
-        if state.goal_emb_bytes is not None:
-            return None
-        fallback = static_goal_bytes(usable_bytes=usable, bounds=intent.bounds)
-        return _Goal(fallback, Layer.FALLBACK, Reason.ESTIMATE_NOT_TRUSTED)
-    if intent.strategy is Strategy.HILL_CLIMB:
-        granule = observation.granule_bytes
-        step = max(granule, round(0.03 * usable / granule) * granule)
-        hill = hill_step(view.emb, view.kv, view.costs, usable_bytes=usable, current_emb_bytes=base, step_bytes=step)
-        at_top = hill.goal_emb_bytes == base
-        return _Goal(float(hill.goal_emb_bytes), Layer.HILL_CLIMB, Reason.HILL_TOP if at_top else Reason.HILL_STEP, float(base))
-    anchor = solve(
-        view.emb,
-        view.kv,
-        view.costs,
-        usable_bytes=usable,
-        granule_bytes=observation.granule_bytes,
-        bounds=intent.bounds,
-        current_emb_bytes=base,
-    )
-    raw = float(anchor.target_emb_bytes)
-    smoothed = raw
-    if state.goal_emb_bytes is not None:
-        dt_ms = _elapsed_ms(state, intent, now_ms)
-        tau_ms = _SMOOTH_MS * (1.0 + _SMOOTH_PER_VOLATILITY * trust.volatility)
-        smoothed = state.goal_emb_bytes + (raw - state.goal_emb_bytes) * (1.0 - math.exp(-dt_ms / tau_ms))
-    reason = Reason.MODEL_MISSING if intent.strategy is Strategy.LEARNED else Reason.ANCHOR_TARGET
-    return _Goal(smoothed, Layer.ANCHOR, reason, smoothed, anchor.current_p99_ms, anchor.target_p99_ms)
-
-
-def _elapsed_ms(state: AllocationState, intent: AllocationIntent, now_ms: float) -> float:
+def _elapsed_ms(state: AllocationState, intent: AllocationIntent | None, now_ms: float) -> float:
     if state.decided_at_ms is None:
-        return intent.step.interval_ms
+        return intent.step.interval_ms if intent is not None else 0.0
     return max(now_ms - state.decided_at_ms, 0.0)
 
 
@@ -213,6 +210,9 @@ def _hold(inputs: DecisionInputs, state: AllocationState, reason: Reason) -> tup
         layer=Layer.HOLD,
         reason=reason,
         may_apply=active and reason in _PACED and target is not None,
+        phase=state.burst.phase,
+        refill_link_percent=_refill_link_percent(state),
+        kernel=kernel(),
         inputs=inputs,
     )
     kept = msgspec.structs.replace(
@@ -224,12 +224,12 @@ def _hold(inputs: DecisionInputs, state: AllocationState, reason: Reason) -> tup
 
 
 def _approach(
-    inputs: DecisionInputs, intent: AllocationIntent, state: AllocationState, base: int, goal: _Goal
+    inputs: DecisionInputs, intent: AllocationIntent, state: AllocationState, base: int, goal: Goal
 ) -> tuple[Decision, AllocationState]:
     """Bounds, whole granules, deadband and slew, in this order; every limit that changed the target is named."""
     observation = inputs.observation
     usable, granule = observation.usable_bytes, observation.granule_bytes
-    clips: list[Clip] = []
+    clips: list[Clip] = [Clip.CLAMP] if goal.guest is not None and goal.guest.clamped and not goal.guest.outlier else []
     wanted = _legal(goal.emb_bytes, usable, granule, intent, clips)
     distance = wanted - base
     deadband = intent.step.deadband_percent * usable / 100.0
@@ -255,16 +255,23 @@ def _approach(
         clips=tuple(clips),
         predicted_p99_ms=goal.current_p99_ms,
         goal_p99_ms=goal.goal_p99_ms,
+        phase=state.burst.phase,
+        refill_link_percent=_refill_link_percent(state),
+        guest=goal.guest,
+        kernel=kernel(),
         inputs=inputs,
     )
-    return decision, AllocationState(
-        start_id=state.start_id,
+    return decision, msgspec.structs.replace(
+        state,
         decided_at_ms=inputs.now_ms,
         target_emb_bytes=target,
-        goal_emb_bytes=goal.smoothed if goal.smoothed is not None else state.goal_emb_bytes,
         moving=moving and target != wanted,
         slew_credit_bytes=credit,
     )
+
+
+def _refill_link_percent(state: AllocationState) -> float | None:
+    return None if state.burst.phase is Phase.CALM else BURST_LINK_PERCENT
 
 
 def _legal(wanted: float, usable: int, granule: int, intent: AllocationIntent, clips: list[Clip]) -> int:
@@ -295,7 +302,10 @@ def _inside(emb_bytes: int, usable: int, intent: AllocationIntent) -> bool:
 
 def _credit(state: AllocationState, intent: AllocationIntent, usable: int, granule: int, now_ms: float) -> float:
     """Bytes the slew limit allows by now: a token bucket one second (at least one granule) deep."""
-    per_ms = intent.step.max_percent_per_second * usable / 100.0 / 1000.0
+    per_second = intent.step.max_percent_per_second
+    if intent.refill_blocking:
+        per_second = min(per_second, BLOCKING_PERCENT_PER_SECOND)
+    per_ms = per_second * usable / 100.0 / 1000.0
     deepest = max(float(granule), per_ms * max(1000.0, intent.step.interval_ms)) if per_ms > 0.0 else 0.0
     return min(state.slew_credit_bytes + per_ms * _elapsed_ms(state, intent, now_ms), deepest)
 

@@ -12,6 +12,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from policies.allocation.recovery import BurstWatch, Phase, Recovery
+from policies.allocation.residual import Residual
 from policies.measurement import Measurement, Missing, NotANumber, Stale
 
 
@@ -22,6 +24,8 @@ class Strategy(StrEnum):
     HILL_CLIMB = "HillClimb"
     MISS_RATIO_CURVE = "MissRatioCurve"
     LEARNED = "Learned"
+    TWO_POOL_ARC = "TwoPoolArc"
+    """A baseline for comparison; no policy object offers it."""
 
 
 class Enforcement(StrEnum):
@@ -39,6 +43,9 @@ class Layer(StrEnum):
     STATIC = "Static"
     HILL_CLIMB = "HillClimb"
     ANCHOR = "Anchor"
+    BASE = "Base"
+    RESIDUAL = "Residual"
+    TWO_POOL_ARC = "TwoPoolArc"
 
 
 class Reason(StrEnum):
@@ -57,17 +64,23 @@ class Reason(StrEnum):
     REFILL_BACKLOG = "RefillBacklog"
     IDLE = "Idle"
     ESTIMATE_NOT_TRUSTED = "EstimateNotTrusted"
+    BURST_FREEZE = "BurstFreeze"
     # A strategy answered:
     STATIC_TARGET = "StaticTarget"
     ANCHOR_TARGET = "AnchorTarget"
     HILL_STEP = "HillStep"
     HILL_TOP = "HillTop"
+    LEARNED_TARGET = "LearnedTarget"
+    GHOST_HITS = "GhostHits"
+    # Strategy Learned, and the anchor answered in its place:
     MODEL_MISSING = "ModelMissing"
+    OUT_OF_DISTRIBUTION = "OutOfDistribution"
 
 
 class Clip(StrEnum):
     """What changed the wanted split on its way to the target, in the order of application."""
 
+    CLAMP = "Clamp"
     BOUNDS = "Bounds"
     MINIMUM_GRANULE = "MinimumGranule"
     DEADBAND = "Deadband"
@@ -155,7 +168,8 @@ class SplitInForce(msgspec.Struct, frozen=True, kw_only=True, tag="split"):
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """What the agent measured over the last interval; counters are deltas over `interval_ms`.
 
-    `resizable` is False once the engine answered `unsupported`; `second_writer` comes from the apply state.
+    `resizable` is False once the engine answered `unsupported`; `second_writer` comes from the apply state. The sizes of a row
+    and of a token's state are 0 where nobody said them; only the two-pool ARC rule asks.
     """
 
     interval_ms: float
@@ -172,6 +186,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     utilisation: Measurement
     second_writer: bool = False
     resizable: bool = True
+    emb_row_bytes: float = 0.0
+    kv_bytes_per_token: float = 0.0
 
 
 class Curve(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,15 +245,36 @@ class EstimatorView(msgspec.Struct, frozen=True, kw_only=True):
     costs: Costs | None = None
 
 
+class Learned(msgspec.Struct, frozen=True, kw_only=True):
+    """What strategy Learned runs, and how far it may go.
+
+    Attributes
+    ----------
+    model_sha256
+        Digest of the model; None while there is none to run.
+    clamp_percent
+        Points of usable to either side of the anchor, on a steady stream.
+    residual
+        The correction on top of the model.
+    """
+
+    model_sha256: str | None = None
+    clamp_percent: float = 10.0
+    residual: Residual = Residual()
+
+
 class AllocationIntent(msgspec.Struct, frozen=True, kw_only=True):
-    """The wanted policy of one instance, already resolved from its HBMPolicy."""
+    """The wanted policy of one instance, resolved from its HBMPolicy; `refill_blocking` is what the engine says of itself."""
 
     strategy: Strategy = Strategy.MISS_RATIO_CURVE
     enforcement: Enforcement = Enforcement.ACTIVE
     bounds: Bounds = Bounds()
     step: Step = Step()
+    learned: Learned = Learned()
+    recovery: Recovery = Recovery()
     paused: bool = False
     freeze_on_backlog: bool = True
+    refill_blocking: bool = False
 
 
 class AllocationState(msgspec.Struct, frozen=True, kw_only=True):
@@ -247,6 +284,8 @@ class AllocationState(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     start_id
         Engine process the rest belongs to; a new one starts over, except for the goal.
+    model_sha256
+        Model that `last_action` and the residual belong to; another one starts those over.
     decided_at_ms
         When the last decision was made.
     target_emb_bytes
@@ -257,6 +296,12 @@ class AllocationState(msgspec.Struct, frozen=True, kw_only=True):
         Whether a move is under way: the deadband applies only to its start.
     slew_credit_bytes
         Unused part of the slew limit, so that slow limits still add up to whole granules.
+    burst
+        What the burst detector remembers.
+    residual_points
+        The correction on top of the model, in points of usable.
+    last_action
+        The model's last answer, -1..1.
     """
 
     start_id: str = ""
@@ -265,6 +310,10 @@ class AllocationState(msgspec.Struct, frozen=True, kw_only=True):
     goal_emb_bytes: float | None = None
     moving: bool = False
     slew_credit_bytes: float = 0.0
+    burst: BurstWatch = BurstWatch()
+    model_sha256: str = ""
+    residual_points: float = 0.0
+    last_action: float = 0.0
 
 
 class DecisionInputs(msgspec.Struct, frozen=True, kw_only=True):
@@ -275,6 +324,33 @@ class DecisionInputs(msgspec.Struct, frozen=True, kw_only=True):
     intent: AllocationIntent | None
     state: AllocationState
     now_ms: float
+
+
+class GuestWord(msgspec.Struct, frozen=True, kw_only=True):
+    """What the trained model said at one decision.
+
+    Attributes
+    ----------
+    action
+        Its answer, -1..1.
+    emb_bytes
+        The split that this asks for, after bounds and clamp.
+    p99_ms
+        Predicted P99 there.
+    clamped
+        Whether the clamp changed it.
+    residual_points
+        The correction that was added, in points of usable.
+    outlier
+        Name of the first feature outside what training saw; empty for none. The anchor decides then.
+    """
+
+    action: float
+    emb_bytes: float
+    p99_ms: float
+    clamped: bool
+    residual_points: float
+    outlier: str = ""
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -289,7 +365,15 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     may_apply
         Whether the agent may send a split at all (False in Shadow and on every freeze but the engine's own pace).
     predicted_p99_ms, goal_p99_ms
-        The model's P99 at the split in force and at the goal; None where no model was evaluated.
+        Predicted P99 at the split in force and at the goal; None where nothing was predicted.
+    phase
+        Where the load stands: calm, in a burst, or recovering from one.
+    refill_link_percent
+        Share of the host link that refill may take until the next decision; None leaves it to the policy's cap.
+    guest
+        What the trained model said; None where none ran.
+    kernel
+        What evaluated the path; the same one replays to the same bits.
     """
 
     target_emb_bytes: int | None
@@ -300,6 +384,10 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     clips: tuple[Clip, ...] = ()
     predicted_p99_ms: float | None = None
     goal_p99_ms: float | None = None
+    phase: Phase = Phase.CALM
+    refill_link_percent: float | None = None
+    guest: GuestWord | None = None
+    kernel: str = ""
     inputs: DecisionInputs
 
 
