@@ -13,6 +13,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from policies.allocation import core
 from policies.allocation.anchor import INDIFFERENT, CostColumns, predict_p99_ms, split_grid
 from policies.allocation.base import act, clamp_points, out_of_distribution
 from policies.allocation.features import PROBE_OFFSETS, Situation, features
@@ -132,11 +133,31 @@ class PathResults:
 
 def kernel() -> str:
     """What evaluates the path in this process; decisions made by one are replayed by the same."""
-    return "numpy"
+    return "c" if core.available() else "numpy"
 
 
 def evaluate(rows: PathRows, model: TrainedModel | None) -> PathResults:
-    """Evaluate the path for every row.
+    """Evaluate the path for every row, compiled where it can be.
+
+    Raises
+    ------
+    ValueError
+        If a pool does not hold two granules.
+    """
+    made = core.evaluate(
+        rows.emb_capacity_bytes, rows.emb_miss_ratio, rows.kv_capacity_bytes, rows.kv_miss_ratio, rows.figures, model
+    )
+    if made is None:
+        return evaluate_numpy(rows, model)
+    anchor, anchor_p99, smoothed, here, outlier, action, emb_bytes, clamped, p99, smoothed_p99 = made[0]
+    if model is None:
+        return PathResults(anchor, anchor_p99, smoothed, here, None)
+    guest = Guest(made[1], outlier.astype(np.int64), action, emb_bytes, clamped != 0.0, p99, smoothed_p99)
+    return PathResults(anchor, anchor_p99, smoothed, here, guest)
+
+
+def evaluate_numpy(rows: PathRows, model: TrainedModel | None) -> PathResults:
+    """Evaluate the path for every row with numpy: the reference, and what decides where the core is missing or declines.
 
     Raises
     ------

@@ -1,0 +1,166 @@
+"""The full path of a split decision in C, where it could be compiled; `policies.allocation.path` uses it by itself.
+
+numpy stays the reference and the fallback: what the core does not take (odd pools, bounds or curves) it hands back, and without
+it nothing is lost but time. `GRFLEET_KERNEL=numpy` leaves it out although it is there. It is looked for once, when first needed.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+from collections.abc import Sequence
+from functools import cache, lru_cache
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.allocation.model_file import Origin, TrainedModel
+from policies.allocation.types import Curve
+
+ENVIRONMENT = "GRFLEET_KERNEL"
+
+
+def available() -> bool:
+    """Whether the compiled core is used."""
+    return _core() is not None
+
+
+def why_not() -> str | None:
+    """Say why the core is not used; None where it is."""
+    return None if available() else _look()[1]
+
+
+def _core() -> Any:
+    return _look()[0]
+
+
+@cache
+def _look() -> tuple[Any, str | None]:
+    if os.environ.get(ENVIRONMENT) == "numpy":
+        return None, f"{ENVIRONMENT}=numpy asks for numpy"
+    from policies.allocation.core import build  # here, so that `python -m policies.allocation.core.build` finds it not imported
+
+    try:
+        module = import_module(f"{__name__}.{build.MODULE}")
+        made_from = module.ffi.string(module.lib.gr_source_digest()).decode()
+        if made_from != build.source_digest():
+            return None, "the compiled core is of other source than this: python -m policies.allocation.core.build"
+    except (ImportError, AttributeError, OSError) as why:
+        return None, f"it is not compiled ({why}): python -m policies.allocation.core.build"
+    return module, None
+
+
+def evaluate(
+    emb_capacity_bytes: NDArray[np.float64],
+    emb_miss_ratio: NDArray[np.float64],
+    kv_capacity_bytes: NDArray[np.float64],
+    kv_miss_ratio: NDArray[np.float64],
+    figures: NDArray[np.float64],
+    model: TrainedModel | None,
+) -> tuple[NDArray[np.float64], NDArray[np.float32]] | None:
+    """Evaluate n rows (arguments as in `path.PathRows`).
+
+    Returns
+    -------
+    (float64[GR_RESULTS, n], float32[n, 31]) or None
+        Results by row as in `enum gr_result` of split_core.h (from GR_OUTLIER on only with a model), and the features; None where
+        there is no core or it leaves a row to numpy.
+    """
+    module = _core()
+    if module is None:
+        return None
+    ffi, lib = module.ffi, module.lib
+    n = len(figures)
+    curves = [np.ascontiguousarray(each, dtype=np.float64) for each in (emb_capacity_bytes, emb_miss_ratio)]
+    curves += [np.ascontiguousarray(each, dtype=np.float64) for each in (kv_capacity_bytes, kv_miss_ratio)]
+    packed = np.ascontiguousarray(figures, dtype=np.float64)
+    if packed.shape != (n, lib.GR_FIGURES) or any(each.ndim != 2 or len(each) != n for each in curves):
+        return None
+    if curves[0].shape != curves[1].shape or curves[2].shape != curves[3].shape:
+        return None
+    results = np.empty((lib.GR_RESULTS, n))
+    features = np.empty((n, lib.GR_FEATURES), dtype=np.float32)
+    e_capacity, e_miss, k_capacity, k_miss = (ffi.from_buffer(each) for each in curves)
+    done = lib.gr_evaluate(
+        n,
+        e_capacity,
+        e_miss,
+        curves[0].shape[1],
+        k_capacity,
+        k_miss,
+        curves[2].shape[1],
+        ffi.from_buffer(packed),
+        ffi.NULL if model is None else _packed(model),
+        ffi.from_buffer("double[]", results),
+        ffi.from_buffer("float[]", features),
+    )
+    return (results, features) if done == n else None
+
+
+class _Lane(threading.local):
+    """Memory for one row, one per thread, with its pointers: nothing is allocated for a decision."""
+
+    def __init__(self) -> None:
+        module = _core()
+        ffi, lib = module.ffi, module.lib
+        self.call = lib.gr_evaluate
+        self.null = ffi.NULL
+        self.pack = struct.Struct(f"={lib.GR_FIGURES}d").pack_into
+        self.unpack = struct.Struct(f"={lib.GR_RESULTS}d").unpack_from
+        self.figures = bytearray(8 * lib.GR_FIGURES)
+        self.results = bytearray(8 * lib.GR_RESULTS)
+        self.features = ffi.new("float[]", lib.GR_FEATURES)
+        self.figures_at = ffi.from_buffer(self.figures)
+        self.results_at = ffi.from_buffer("double[]", self.results)
+
+
+@cache
+def _lane() -> _Lane:
+    return _Lane()
+
+
+def evaluate_one(emb: Curve, kv: Curve, figures: Sequence[float], model: TrainedModel | None) -> tuple[float, ...] | None:
+    """Evaluate one row without an array: results by place as in `enum gr_result` of split_core.h, or None as in `evaluate`."""
+    if _core() is None:
+        return None
+    lane = _lane()
+    lane.pack(lane.figures, 0, *figures)
+    emb_capacity, emb_miss = emb.packed_capacity_bytes, emb.packed_miss_ratio
+    kv_capacity, kv_miss = kv.packed_capacity_bytes, kv.packed_miss_ratio
+    if len(emb_capacity) != len(emb_miss) or len(kv_capacity) != len(kv_miss):
+        return None
+    done = lane.call(
+        1,
+        emb_capacity,
+        emb_miss,
+        len(emb_capacity) >> 3,
+        kv_capacity,
+        kv_miss,
+        len(kv_capacity) >> 3,
+        lane.figures_at,
+        lane.null if model is None else _packed(model),
+        lane.results_at,
+        lane.features,
+    )
+    results: tuple[float, ...] = lane.unpack(lane.results)
+    return results if done == 1 else None
+
+
+@lru_cache(maxsize=4)
+def _packed(model: TrainedModel) -> Any:
+    """The model in the core's own memory, for as long as it is among the last four used."""
+    ffi = _core().ffi
+    packed = ffi.new("gr_model *")
+    layers = {"w1": model.w1.T, "w2": model.w2.T, "w3": model.w3[0], "b1": model.b1, "b2": model.b2}
+    ranges = {"mean": model.mean, "scale": model.scale, "low": model.low, "high": model.high}
+    for name, array in {**layers, **ranges}.items():
+        flat = np.ascontiguousarray(array, dtype=np.float32).tobytes()
+        place = ffi.buffer(ffi.addressof(packed[0], name))
+        place[:] = flat
+    packed.b3 = float(model.b3[0])
+    packed.from_anchor = model.header.origin is Origin.ANCHOR
+    packed.max_step_percent = model.max_step_percent
+    return packed
