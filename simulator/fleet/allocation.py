@@ -5,10 +5,10 @@ the rest. Strategy, bounds, pace and dead band come with the intent, so Static, 
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from policies.allocation.costs import CostMemory, WorkDelta, costs_of, link_prior, update_costs
-from policies.allocation.estimator import ReuseTimeEstimator
+from policies.allocation.estimator import ROWS_SPREAD, USERS_SPREAD, ReuseTimeEstimator
 from policies.allocation.strategy import decide
 from policies.allocation.types import AllocationIntent, AllocationState, Decision, EstimatorView, Observation, SplitInForce
 from policies.measurement import Fresh, Missing
@@ -29,6 +29,10 @@ class AgentSplit:
         Strategy, bounds and pace; its interval is the policy's.
     memory_ms : float
         Time constant with which the estimators forget old accesses.
+    model : TrainedModel or None
+        What strategy Learned runs, where the intent names its digest.
+    seen_as : callable or None
+        Changes what the estimators know before a decision, by instance: how a study disturbs the curves.
 
     Attributes
     ----------
@@ -38,8 +42,17 @@ class AgentSplit:
         The last decision for each instance.
     """
 
-    def __init__(self, intent: AllocationIntent, *, memory_ms: float = MEMORY_MS) -> None:
+    def __init__(
+        self,
+        intent: AllocationIntent,
+        *,
+        memory_ms: float = MEMORY_MS,
+        model: TrainedModel | None = None,
+        seen_as: Callable[[int, EstimatorView], EstimatorView] | None = None,
+    ) -> None:
         self.intent = intent
+        self._model = model
+        self._seen_as = seen_as
         self.reasons: Counter[str] = Counter()
         self.last: dict[int, Decision] = {}
         self._memory_ms = memory_ms
@@ -56,7 +69,7 @@ class AgentSplit:
             mind = self._minds.get(seen.instance)
             if mind is None:
                 mind = self._minds[seen.instance] = _Mind(seen, memory_ms=self._memory_ms)
-            decision = mind.decide(seen, self.intent, now_ms)
+            decision = mind.decide(seen, self.intent, now_ms, self._model, self._seen_as)
             self.reasons[decision.reason.value] += 1
             self.last[seen.instance] = decision
             wanted.append(decision.target_emb_bytes if decision.may_apply else None)
@@ -69,13 +82,20 @@ class _Mind:
     def __init__(self, seen: FleetObservation, *, memory_ms: float) -> None:
         self._memory_ms = memory_ms
         self._users, self._rows = (
-            ReuseTimeEstimator(sample_rate=1.0 / one_in, decay_ms=memory_ms, table_entries=TABLE_ENTRIES)
-            for one_in in (1, seen.rows_one_in)
+            ReuseTimeEstimator(sample_rate=1.0 / one_in, ordinary_spread=spread, decay_ms=memory_ms, table_entries=TABLE_ENTRIES)
+            for one_in, spread in ((1, USERS_SPREAD), (seen.rows_one_in, ROWS_SPREAD))
         )
         self._costs = CostMemory()
         self._state = AllocationState()
 
-    def decide(self, seen: FleetObservation, intent: AllocationIntent, now_ms: float) -> Decision:
+    def decide(
+        self,
+        seen: FleetObservation,
+        intent: AllocationIntent,
+        now_ms: float,
+        model: TrainedModel | None,
+        seen_as: Callable[[int, EstimatorView], EstimatorView] | None,
+    ) -> Decision:
         self._learn(seen, now_ms)
         emb = seen.emb_curve or self._rows.view(now_ms=now_ms)
         kv = self._users.view(now_ms=now_ms)
@@ -87,7 +107,9 @@ class _Mind:
         )
         costs = costs_of(self._costs, kv_size_cv2=kv.size_cv2 if kv is not None else 0.0, prior=prior)
         view = EstimatorView(emb=emb, kv=kv, costs=costs)
-        decision, self._state = decide(observation_of(seen), view, intent, self._state, now_ms)
+        if seen_as is not None:
+            view = seen_as(seen.instance, view)
+        decision, self._state = decide(observation_of(seen), view, intent, self._state, now_ms, model)
         return decision
 
     def _learn(self, seen: FleetObservation, now_ms: float) -> None:
@@ -148,4 +170,6 @@ def observation_of(seen: FleetObservation) -> Observation:
         demand_bytes=Fresh(float(seen.demand_bytes)),
         p99_ms=Missing() if seen.p99_ms is None else Fresh(seen.p99_ms),
         utilisation=Fresh(seen.utilisation),
+        emb_row_bytes=float(seen.emb_row_bytes),
+        kv_bytes_per_token=float(seen.kv_bytes_per_token),
     )
