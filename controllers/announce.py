@@ -26,6 +26,7 @@ CALM_REASONS = frozenset(
         "NoRoutingTable",
         "ScalingUp",
         "ScalingDown",
+        "NotNamed",
     }
 )
 # How every new pool begins; what keeps it there is announced by the condition that says why (InstancesReady).

@@ -25,6 +25,8 @@ from crds.types import (
     Version,
 )
 
+MAX_SCORES = 32
+
 
 class ConfigMapKeyRef(ApiModel):
     """One key of a ConfigMap in the namespace of the model."""
@@ -79,7 +81,7 @@ class AllocatorModelStatus(ApiModel):
     """Size of the bytes in the ConfigMap; absent while there are none."""
     instances: Int64 | None = None
     """Instances whose intent names this model."""
-    scores: Annotated[tuple[Score, ...], Field(max_length=32), ListMap("name")] = ()
+    scores: Annotated[tuple[Score, ...], Field(max_length=MAX_SCORES), ListMap("name")] = ()
     """Results in evaluation, from the header in the verified bytes."""
     conditions: Conditions = ()
     """Verified and InUse."""

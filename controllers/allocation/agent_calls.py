@@ -1,4 +1,4 @@
-"""The operator's own line to the agents: two calls of the agent contract over one aiohttp session for all of them.
+"""The operator's own line to the agents: three calls of the agent contract over one aiohttp session for all of them.
 
 `contract.AgentClient` speaks the whole contract and is right everywhere else. Here a call goes out for every instance each ten
 seconds, and one session takes an eighth of the time of a client for each address, and next to no memory. An agent behind a Unix
@@ -15,7 +15,7 @@ import aiohttp
 import msgspec
 
 from contract import agent, answers
-from contract.agent import AgentStatus, Intent, IntentAnswer
+from contract.agent import AgentStatus, Intent, IntentAnswer, ModelAnswer
 from contract.errors import ProtocolViolation, Unreachable
 from controllers.agent_book import AgentBook
 from controllers.allocation.agents import TIMEOUT_SECONDS, AgentPort, Agents
@@ -71,6 +71,9 @@ class SessionAgent:
     async def put_intent(self, intent: Intent) -> IntentAnswer:
         body = msgspec.json.encode(intent)
         return answers.decode(await self._call("PUT", "/intent", body, (200, 400, 403, 409)), IntentAnswer)
+
+    async def put_model(self, sha256: str, data: bytes) -> ModelAnswer:
+        return answers.decode(await self._call("PUT", f"/model/{sha256}", data, (200, 400, 409)), ModelAnswer)
 
     async def aclose(self) -> None:
         """The session belongs to the runtime."""

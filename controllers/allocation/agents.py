@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from contract.agent import AgentStatus, Intent, IntentAnswer
+from contract.agent import AgentStatus, Intent, IntentAnswer, ModelAnswer, ModelStatus
 from contract.errors import ProtocolViolation, Unreachable
 from controllers.agent_book import AgentBook
 from controllers.allocation.sightings import Answered, Garbled, Sighting, Silent
@@ -29,11 +29,13 @@ CLIENTS_KEPT = 2048
 
 
 class AgentPort(Protocol):
-    """The two calls of the agent contract that the loop makes; `agent_calls` has the real one."""
+    """The three calls of the agent contract that the loop makes; `agent_calls` has the real one."""
 
     async def status(self) -> AgentStatus: ...
 
     async def put_intent(self, intent: Intent) -> IntentAnswer: ...
+
+    async def put_model(self, sha256: str, data: bytes) -> ModelAnswer: ...
 
     async def aclose(self) -> None: ...
 
@@ -58,8 +60,8 @@ class Agents:
     book
         Where other loops read what was believed.
     count
-        Called with (call, outcome) after each call, for a metric: `status` or `intent`; `silent`, `garbled`,
-        `answered` or the agent's word on the intent.
+        Called with (call, outcome) after each call, for a metric: `status`, `intent` or `model`; `silent`, `garbled`,
+        `answered` or the agent's word on the intent or model.
     """
 
     def __init__(
@@ -108,6 +110,26 @@ class Agents:
             self._note(record, Garbled(why=str(error)), POLL_SECONDS)
             return None
         self._count("intent", answer.status.value)
+        record.next_s = self._clock.monotonic()
+        return answer
+
+    async def push_model(self, uid: str, url: str, sha256: str, data: bytes) -> ModelAnswer | None:
+        """Hand over the bytes of a model and have the agent asked again at once; None when it did not answer.
+
+        An agent that does not know this call, because it is older, counts as one that refuses the model.
+        """
+        record = self._record(uid, url)
+        try:
+            client = await self._client(url)
+            answer = await client.put_model(sha256, data)
+        except Unreachable as error:
+            self._count("model", "silent")
+            self._missed(record, str(error))
+            return None
+        except ProtocolViolation as error:
+            self._count("model", "garbled")
+            return ModelAnswer(status=ModelStatus.REFUSED, models=[], reason="NoAnswer", message=f"{error}; update the agent")
+        self._count("model", answer.status.value)
         record.next_s = self._clock.monotonic()
         return answer
 

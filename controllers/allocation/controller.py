@@ -11,6 +11,7 @@ from controllers.allocation.decide import decide
 from controllers.allocation.execute import execute
 from controllers.allocation.memory import Memory
 from controllers.allocation.observe import BY_UID, observe, uid_index
+from controllers.model_bytes import ModelBytes
 from controllers.parsed import ParsedObjects
 from controllers.runtime.controller import DONE, Result
 from controllers.runtime.loop import Context
@@ -27,10 +28,11 @@ class AllocationLoop:
     keyed_by = INSTANCES
     watches = (INSTANCES, POOLS, HBM_POLICIES, ALLOCATOR_MODELS, ROUTING_TABLES)
 
-    def __init__(self, key: SigningKey, parsed: ParsedObjects, book: AgentBook) -> None:
+    def __init__(self, key: SigningKey, parsed: ParsedObjects, book: AgentBook, models: ModelBytes) -> None:
         self._parsed = parsed
         self._key = key
         self._book = book
+        self._models = models
         self._memory = Memory()
         self._agents: Agents | None = None
 
@@ -58,5 +60,5 @@ class AllocationLoop:
                 agents.forget(uid)
             return DONE
         plan, uid = decide(seen, ctx.clock.now()), seen.instance.metadata.uid
-        await execute(plan, seen, agents, memory, self._key, ctx)
+        await execute(plan, seen, agents, memory, self._key, self._models, ctx)
         return Result(min(agents.seconds_to_next(uid), plan.requeue_after or 60.0))

@@ -10,14 +10,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from contract import signing
-from contract.agent import Intent, IntentAnswer, IntentStatus
+from contract.agent import Intent, IntentAnswer, IntentStatus, ModelStatus
 from controllers.allocation.agents import Agents
-from controllers.allocation.decide import Plan, Push
+from controllers.allocation.decide import Plan, Push, PushModel
 from controllers.allocation.intent import audience_of
-from controllers.allocation.memory import Memory, Pushed, Refusal
+from controllers.allocation.memory import Memory, ModelPushed, Pushed, Refusal
 from controllers.allocation.observe import Observation
 from controllers.allocation.rollup import RollupPlan
 from controllers.announce import post
+from controllers.model_bytes import ModelBytes
 from controllers.runtime.errors import Terminal
 from controllers.runtime.loop import Context
 from controllers.runtime.resources import INSTANCES, POOLS, Object, identity, key_of, uid_of
@@ -34,9 +35,12 @@ DRAIN_SECONDS = 2.0
 FOLLOW_UP_SECONDS = 3.0
 """How soon after a new intent the agent is asked where it leads."""
 TAKEN = frozenset({IntentStatus.ACCEPTED, IntentStatus.UNCHANGED})
+MODEL_TAKEN = frozenset({ModelStatus.HELD, ModelStatus.UNCHANGED})
 
 
-async def execute(plan: Plan, seen: Observation, agents: Agents, memory: Memory, signing_key: SigningKey, ctx: Context) -> None:
+async def execute(
+    plan: Plan, seen: Observation, agents: Agents, memory: Memory, signing_key: SigningKey, models: ModelBytes, ctx: Context
+) -> None:
     """Do what the plan says and remember what must not be repeated too soon."""
     key = key_of(seen.stored)
     if plan.intent is not None:
@@ -48,6 +52,8 @@ async def execute(plan: Plan, seen: Observation, agents: Agents, memory: Memory,
         memory.pushed(key, await _push(seen, plan.push, agents, signing_key, ctx))
     elif seen.push_age_s is not None and seen.push_age_s < FOLLOW_UP_SECONDS:
         agents.hurry(seen.instance.metadata.uid, seconds=FOLLOW_UP_SECONDS)
+    if plan.push_model is not None:
+        memory.pushed_model(key, await _push_model(seen, plan.push_model, agents, models, ctx))
     if plan.finishing:
         agents.hurry(seen.instance.metadata.uid, seconds=DRAIN_SECONDS)
 
@@ -101,6 +107,20 @@ async def _push(seen: Observation, what: Push, agents: Agents, key: SigningKey, 
     if answer.status is IntentStatus.FORGED:
         key.forget()  # perhaps the Secret was replaced while we led
     return Pushed(generation=what.generation, at_s=ctx.clock.monotonic(), refusal=_refusal(answer))
+
+
+async def _push_model(seen: Observation, what: PushModel, agents: Agents, models: ModelBytes, ctx: Context) -> ModelPushed:
+    """Hand over the bytes of a model; an agent takes only what the intent it holds names, so a former leader can do no harm."""
+    data = await models.of(ctx, what.where, what.sha256)
+    refusal, taken = None, False
+    if data is not None:
+        ctx.fence.check()
+        answer = await agents.push_model(seen.instance.metadata.uid, seen.instance.spec.source.agent_url, what.sha256, data)
+        taken = answer is not None and answer.status in MODEL_TAKEN
+        if answer is not None and not taken:
+            refusal = f"{answer.reason}: {answer.message}"
+    now_s = ctx.clock.monotonic()
+    return ModelPushed(sha256=what.sha256, at_s=now_s, since_s=now_s, taken=taken, refusal=refusal)
 
 
 async def _write_status(stored: Object, plan: Plan, ctx: Context) -> None:

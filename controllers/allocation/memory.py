@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from controllers.pace import WriteTimes
 from controllers.runtime.resources import Key
@@ -32,10 +32,32 @@ class Pushed:
     refusal: Refusal | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPushed:
+    """The bytes of a model that were to be handed over.
+
+    Attributes
+    ----------
+    at_s, since_s
+        Monotonic seconds of the last attempt, and of the first one in a row that came to nothing.
+    taken
+        Whether the agent holds them since.
+    refusal
+        Why the agent refused them, if it did.
+    """
+
+    sha256: str
+    at_s: float
+    since_s: float
+    taken: bool
+    refusal: str | None
+
+
 @dataclass(slots=True)
 class _Entry:
     uids: set[str] = field(default_factory=set)
     pushed: Pushed | None = None
+    model: ModelPushed | None = None
 
 
 class Memory:
@@ -59,12 +81,25 @@ class Memory:
         entry = self._entries.setdefault(key, _Entry())
         if uid not in entry.uids:
             entry.uids.add(uid)
-            entry.pushed = None
+            entry.pushed = entry.model = None
 
     def pushed(self, key: Key, what: Pushed | None) -> None:
         """An intent was handed over; None when the agent did not answer."""
         if what is not None:
             self._entries.setdefault(key, _Entry()).pushed = what
+
+    def last_model(self, key: Key) -> ModelPushed | None:
+        """The last bytes of a model handed over."""
+        entry = self._entries.get(key)
+        return entry.model if entry is not None else None
+
+    def pushed_model(self, key: Key, what: ModelPushed) -> None:
+        """Bytes of a model were handed over, or could not be; attempts in vain for the same digest count as one wait."""
+        entry = self._entries.setdefault(key, _Entry())
+        last = entry.model
+        if last is not None and last.sha256 == what.sha256 and not last.taken:
+            what = replace(what, since_s=last.since_s)
+        entry.model = what
 
     def wrote(self, key: Key, *, now_s: float) -> None:
         """The status was written."""

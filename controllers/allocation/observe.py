@@ -48,6 +48,8 @@ class Observation:
         Why the agent refused the bytes of the model that the intent names; None while it did not.
     model_push_age_s
         Seconds since these bytes were handed over last; None if they were not.
+    model_wait_s
+        Seconds since that was first tried in vain.
     push_age_s
         Seconds since the intent of the present generation was handed over last; None if it was not.
     write_ages_s
@@ -66,6 +68,7 @@ class Observation:
     refusal: Refusal | None = None
     model_refusal: str | None = None
     model_push_age_s: float | None = None
+    model_wait_s: float = 0.0
     push_age_s: float | None = None
     write_ages_s: tuple[float, ...] = ()
     still_routed: bool = False
@@ -115,6 +118,10 @@ async def observe(ctx: Context, key: Key, agents: Agents, memory: Memory, parsed
     pushed = memory.last_push(key)
     if pushed is not None and pushed.generation != instance.metadata.generation:
         pushed = None
+    given = memory.last_model(key)
+    ref = instance.spec.intent.model_ref if instance.spec.intent is not None else None
+    if given is not None and (ref is None or given.sha256 != ref.sha256):
+        given = None
     sighting = await _look(agents, instance)
     holder = _holder(store, agents, instance, sighting)
     if isinstance(sighting, Answered) and holder is None:
@@ -129,6 +136,9 @@ async def observe(ctx: Context, key: Key, agents: Agents, memory: Memory, parsed
         sighting=sighting,
         holder=holder,
         refusal=pushed.refusal if pushed is not None else None,
+        model_refusal=given.refusal if given is not None else None,
+        model_push_age_s=now_s - given.at_s if given is not None else None,
+        model_wait_s=now_s - given.since_s if given is not None else 0.0,
         push_age_s=now_s - pushed.at_s if pushed is not None else None,
         write_ages_s=memory.write_ages_s(key, now_s=now_s),
         still_routed=instance.spec.drain is not None and _still_routed(store, stored),

@@ -11,6 +11,8 @@ from controllers.runtime.conditions import Condition, Status
 from crds import HBMPolicySpec
 from crds.instance import PolicySource
 
+MODEL_SECONDS = 30.0
+"""How long an agent may lack a model that it is told to run before that counts as trouble."""
 _DATA_REASONS = frozenset(
     {
         "NotANumber",
@@ -118,11 +120,23 @@ def _trouble_of_the_model(seen: Observation, status: AgentStatus) -> Condition |
         return _policy("False", seen.model.reason, f"{seen.model.why}; {anchor}")
     if seen.model_refusal is not None:
         return _policy("False", "ModelRefused", f"the agent does not take the model: {seen.model_refusal}; {anchor}")
+    if _on_their_way(seen, status):
+        return _policy("Unknown", "Pending", "the bytes of the model are on their way to the agent")
     if status.reason in ("ModelMissing", "ModelRefused", "OutOfDistribution"):
         return _policy("False", status.reason, f"{status.reason}: {status.message}")
     if status.strategy_in_force != Strategy.LEARNED:
         return _policy("False", "ModelMissing", f"strategy Learned runs no model; {anchor}")
     return None
+
+
+def _on_their_way(seen: Observation, status: AgentStatus) -> bool:
+    """Whether the agent has yet to be handed the model that it is told to run, or to look again with it."""
+    intent = seen.instance.spec.intent
+    if intent is None or intent.model_ref is None:
+        return False
+    if intent.model_ref.sha256 in status.models:
+        return status.reason == "ModelMissing"  # the word of the round before
+    return seen.model_wait_s < MODEL_SECONDS
 
 
 def _healthy(seen: Observation) -> Condition:

@@ -61,6 +61,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(GROUP, f"{INSTANCES.plural}/status", ("patch",), Scope.SERVED, "the split in force and its conditions"),
     Rule(GROUP, HBM_POLICIES.plural, _WATCH, Scope.SERVED, "policies that pools name"),
+    Rule(GROUP, f"{HBM_POLICIES.plural}/status", ("patch",), Scope.SERVED, "where a policy is in force, and its rollout"),
     Rule(GROUP, ROUTING_POLICIES.plural, _WATCH, Scope.SERVED, "policies that pools name"),
     Rule(GROUP, PRE_INFERENCE_POLICIES.plural, _WATCH, Scope.SERVED, "policies that pools name"),
     Rule(GROUP, ALLOCATOR_MODELS.plural, _WATCH, Scope.SERVED, "models that policies name"),

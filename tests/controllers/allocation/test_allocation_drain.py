@@ -29,6 +29,7 @@ from controllers.allocation.observe import BY_UID, Observation, _still_routed, o
 from controllers.allocation.report import status_of
 from controllers.allocation.sightings import Answered, Silent, problem_of
 from controllers.lookup import Found
+from controllers.model_bytes import ModelBytes
 from controllers.parsed import ParsedObjects
 from controllers.runtime.clock import FakeClock
 from controllers.runtime.conditions import find_condition
@@ -172,7 +173,7 @@ async def test_a_drain_under_way_is_looked_at_each_two_seconds_and_one_that_is_o
     seen = leaving(Answered(status=status))
     plan = replace(decide(seen, NOW), status=None, push=None)
     ctx: Any = SimpleNamespace(clock=clock)
-    await execute(plan, seen, agents, Memory(), SigningKey(), ctx)
+    await execute(plan, seen, agents, Memory(), SigningKey(), ModelBytes(), ctx)
     assert soonest <= agents.seconds_to_next("uid-pool-a") <= latest
 
 
@@ -241,7 +242,7 @@ def test_a_table_of_others_that_still_names_it_keeps_an_instance_from_being_drai
     assert _still_routed(store, mine) is routed
 
     event = WatchEvent(EventType.MODIFIED, ROUTING_TABLES, Key("team", "pool"), table_of(*rows))
-    woken = AllocationLoop(None, None, None).keys_for(event, store)  # type: ignore[arg-type]  # it only looks into the store
+    woken = AllocationLoop(None, None, None, None).keys_for(event, store)  # type: ignore[arg-type]  # it only looks into the store
     assert {key.name for key in woken} == ({"pool-a", "pool-b"} if others_drain else {"pool-a"})
 
 

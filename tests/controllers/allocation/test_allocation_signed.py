@@ -18,6 +18,7 @@ from controllers.allocation.memory import Memory
 from controllers.allocation.observe import Observation
 from controllers.allocation.sightings import Answered
 from controllers.lookup import Found
+from controllers.model_bytes import ModelBytes
 from controllers.runtime.conditions import find_condition
 from controllers.runtime.errors import Terminal
 from controllers.runtime.loop import Context
@@ -70,7 +71,7 @@ async def test_without_a_usable_key_the_status_says_so_and_the_push_is_tried_aga
     plan = decide(seen, NOW)
     assert plan.push is not None
 
-    await execute(plan, seen, cast(Agents, None), memory, BrokenKey(), ctx)
+    await execute(plan, seen, cast(Agents, None), memory, BrokenKey(), ModelBytes(), ctx)
 
     pushed = memory.last_push(key_of(seen.stored))
     assert pushed is not None
@@ -91,7 +92,7 @@ async def test_whom_an_intent_is_for_is_signed_with_it(pod_uid: str | None, name
     clock = SimpleNamespace(now=lambda: NOW, monotonic=lambda: 100.0)
     ctx = cast(Context, SimpleNamespace(fence=SimpleNamespace(check=lambda: None), clock=clock))
 
-    await execute(decide(seen, NOW), seen, cast(Agents, agents), Memory(), OwnKey(), ctx)
+    await execute(decide(seen, NOW), seen, cast(Agents, agents), Memory(), OwnKey(), ModelBytes(), ctx)
 
     (intent,) = agents.taken
     assert signing.is_authentic(intent, signing.public_key(bytes(range(32))))

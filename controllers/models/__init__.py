@@ -1,0 +1,1 @@
+"""The models loop: verifies the bytes of every AllocatorModel and says who runs it."""
