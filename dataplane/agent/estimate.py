@@ -15,7 +15,7 @@ from contract.samples import KIND_EMB, KIND_KV, MAX_BATCH_RECORDS, MAX_SIZE
 from dataplane.agent.observe import Reading
 from dataplane.agent.ports import EnginePort
 from policies.allocation.costs import CostMemory, CostPrior, WorkDelta, costs_of, link_prior, update_costs
-from policies.allocation.estimator import ReuseTimeEstimator
+from policies.allocation.estimator import ROWS_SPREAD, USERS_SPREAD, ReuseTimeEstimator
 from policies.allocation.types import EstimatorView
 
 TABLE_ENTRIES = 1 << 16
@@ -120,8 +120,10 @@ class Estimators:
             self._shape = shape
             sampling = reading.describe.sampling
             self._users, self._rows = (
-                ReuseTimeEstimator(sample_rate=1.0 / one_in, decay_ms=self._memory_ms, table_entries=TABLE_ENTRIES)
-                for one_in in (sampling.users_one_in, sampling.rows_one_in)
+                ReuseTimeEstimator(
+                    sample_rate=1.0 / one_in, ordinary_spread=spread, decay_ms=self._memory_ms, table_entries=TABLE_ENTRIES
+                )
+                for one_in, spread in ((sampling.users_one_in, USERS_SPREAD), (sampling.rows_one_in, ROWS_SPREAD))
             )
             self._costs = CostMemory()
             self._shift_ms = self._now_ms - reading.now.clock_ms

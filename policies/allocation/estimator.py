@@ -2,8 +2,8 @@
 
 Model: average eviction time (AET; Hu et al., USENIX ATC 2016). With P(t) the share of asked bytes whose last access is more
 than t ago, an LRU cache of C bytes evicts after the T that solves `C = rate * integral_0^T P(t) dt`, and its miss ratio is
-P(T). Keys are sampled by hash, and the difference between expected and actual sample weight goes to the shortest reuse
-times (the SHARDS-adj correction; Waldspurger et al., FAST 2015), because a hot key is either in the sample or not.
+P(T). Keys are sampled by hash, all accesses of a key or none (spatial sampling, as SHARDS does), and the difference between
+expected and actual sample weight is shared out as `policies.allocation.reuse` says; docs/estimator.md holds measured errors.
 """
 
 from __future__ import annotations
@@ -14,24 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.allocation.reuse import ReuseHistogram
+from policies.allocation.table import AccessTable, mix64
 from policies.allocation.turn import TurnWatch
 from policies.allocation.types import Curve
+
+__all__ = ["ROWS_SPREAD", "USERS_SPREAD", "ReuseTimeEstimator", "mix64", "sample_mask"]
 
 _QUICK = 4.0  # the quick histogram forgets this many times faster
 _QUICKEST = 16.0  # and this one, which only the watch for turns looks at
 _CHECK_MS = 1000.0
-_WAYS = 8
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
-
-
-def mix64(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Spread 64-bit keys evenly (finaliser of splitmix64; Steele, Lea, Flood 2014)."""
-    x = keys ^ (keys >> np.uint64(30))
-    x = x * _MIX_1
-    x ^= x >> np.uint64(27)
-    x = x * _MIX_2
-    return np.asarray(x ^ (x >> np.uint64(31)), dtype=np.uint64)
+USERS_SPREAD = math.inf
+"""No user is asked for so often that a sample without it would be another sample."""
+ROWS_SPREAD = 0.5
+"""Row popularity has no upper end: what a sample lacks beyond half a standard deviation is a hot row outside it."""
 
 
 def sample_mask(keys: NDArray[np.uint64], sample_rate: float) -> NDArray[np.bool_]:
@@ -56,14 +51,16 @@ class ReuseTimeEstimator:
     ----------
     sample_rate
         Share of keys that reaches `ingest`; the caller (or the engine) filters, for instance with `sample_mask`. The error
-        falls with the number of sampled keys that fit the cache: with a hundred or more it is about one point of miss
-        ratio, with sixteen it is several, so sample few users not at all (rate 1).
+        falls with the number of sampled keys that carry the weight: with some thousand it is about one point of miss ratio,
+        with a hundred it is three, so sample few users not at all (rate 1).
+    ordinary_spread
+        Who answers for what the sample lacks: `ROWS_SPREAD` or `USERS_SPREAD`.
     decay_ms
         Time constant with which old accesses are forgotten; `math.inf` keeps all.
     bins
         Number of log-spaced reuse-time bins between `shortest_ms` and `longest_ms`; longer reuse counts as a miss.
     table_entries
-        Size of the last-access table, a power of two; 16 bytes each. When it is full the oldest of eight candidates
+        Size of the last-access table, a power of two; 24 bytes each. When it is full the oldest of eight candidates
         goes, and its next access counts as a miss.
     """
 
@@ -71,6 +68,7 @@ class ReuseTimeEstimator:
         self,
         *,
         sample_rate: float,
+        ordinary_spread: float = ROWS_SPREAD,
         decay_ms: float = 60_000.0,
         bins: int = 96,
         shortest_ms: float = 1.0,
@@ -79,19 +77,13 @@ class ReuseTimeEstimator:
     ) -> None:
         if not 0.0 < sample_rate <= 1.0:
             raise ValueError("sample_rate must be in (0, 1]")
-        if table_entries < _WAYS or table_entries & (table_entries - 1):
-            raise ValueError("table_entries must be a power of two, at least 8")
         self.sample_rate = sample_rate
-        self._decay_ms = decay_ms
-        self._shortest_ms = shortest_ms
-        self._log_step = math.log(longest_ms / shortest_ms) / (bins - 1)
+        self._ordinary_spread = ordinary_spread
+        log_step = math.log(longest_ms / shortest_ms) / (bins - 1)
         self._edges_ms = np.concatenate(([0.0], np.geomspace(shortest_ms, longest_ms, bins)))
         self._steps_ms = np.diff(self._edges_ms)
         self._bins = bins
-        sets = table_entries // _WAYS
-        self._set_mask = np.uint64(sets - 1)
-        self._table_key = np.zeros((sets, _WAYS), dtype=np.uint64)
-        self._table_t = np.full((sets, _WAYS), -np.inf)
+        self._table = AccessTable(entries=table_entries, decay_ms=decay_ms, bins=bins, shortest_ms=shortest_ms, log_step=log_step)
         self._slow = ReuseHistogram(bins=bins, decay_ms=decay_ms)
         self._quick = ReuseHistogram(bins=bins, decay_ms=decay_ms / _QUICK)
         self._quickest = ReuseHistogram(bins=bins, decay_ms=decay_ms / _QUICKEST)
@@ -105,8 +97,8 @@ class ReuseTimeEstimator:
     @property
     def memory_bytes(self) -> int:
         """Bytes held by tables and histograms; does not grow."""
-        arrays = (self._table_key, self._table_t, self._edges_ms, self._steps_ms, *(h.weight for h in self._histograms))
-        return sum(a.nbytes for a in arrays)
+        histograms = sum(h.weight.nbytes + h.square.nbytes for h in self._histograms)
+        return self._table.nbytes + self._edges_ms.nbytes + self._steps_ms.nbytes + histograms
 
     def ingest(
         self,
@@ -152,11 +144,12 @@ class ReuseTimeEstimator:
         if n == 0:
             return
         self._last_sample_ms = max(self._last_sample_ms, float(t_ms.max()))
-        order = np.lexsort((t_ms, keys))
-        reuse_ms = self._reuse_times(np.ascontiguousarray(keys[order]), np.ascontiguousarray(t_ms[order]))
-        binned = np.bincount(self._bin_of(reuse_ms), weights=sizes[order], minlength=self._bins + 1).astype(np.float64)
+        if np.any(t_ms[1:] < t_ms[:-1]):
+            order = np.argsort(t_ms, kind="stable")
+            keys, t_ms, sizes = keys[order], t_ms[order], sizes[order]
+        binned, squares = self._table.count(keys, t_ms, sizes)
         for histogram in self._histograms:
-            histogram.add(binned, sizes)
+            histogram.add(binned, squares, sizes)
         if self._last_ms - self._checked_ms >= _CHECK_MS:
             self._checked_ms = self._last_ms
             self._notice_a_turn()
@@ -181,7 +174,7 @@ class ReuseTimeEstimator:
             samples=self._slow.samples,
             age_ms=max(now_ms - self._last_sample_ms, 0.0),
             window_ms=max(now_ms - self._first_ms, 0.0),
-            volatility=float(np.abs(self._quick.survival(self.sample_rate) - miss).mean()),
+            volatility=float(np.abs(self._miss(self._quick) - miss).mean()),
             size_cv2=self._slow.size_cv2,
             memory_ms=min(self._slow.decay_ms, 1.0e12),  # infinity has no JSON form
         )
@@ -197,46 +190,12 @@ class ReuseTimeEstimator:
             for histogram in self._histograms:
                 histogram.clear()
 
-    def _reuse_times(self, keys: NDArray[np.uint64], t_ms: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Time since each key's previous access (inf if unknown), for a batch sorted by (key, time); updates the table."""
-        first = np.empty(len(keys), dtype=np.bool_)
-        first[0] = True
-        np.not_equal(keys[1:], keys[:-1], out=first[1:])
-        reuse = np.empty(len(keys))
-        reuse[1:] = t_ms[1:] - t_ms[:-1]
-        starts = np.flatnonzero(first)
-        ends = np.append(starts[1:], len(keys)) - 1
-        reuse[starts] = t_ms[starts] - self._swap_last_access(keys[starts], t_ms[ends])
-        return np.maximum(reuse, 0.0)
-
-    def _swap_last_access(self, keys: NDArray[np.uint64], t_ms: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the stored last access of each distinct key (-inf if none) and store the new one."""
-        rows = (mix64(keys ^ _MIX_1) & self._set_mask).astype(np.intp)
-        known = (self._table_key[rows] == keys[:, None]) & (self._table_t[rows] > -np.inf)
-        way = known.argmax(axis=1)
-        hit = known[np.arange(len(keys)), way]
-        previous = np.where(hit, self._table_t[rows, way], -np.inf)
-        self._table_t[rows[hit], way[hit]] = t_ms[hit]
-        new = np.flatnonzero(~hit)
-        if len(new):
-            # Several new keys of one batch may share a set: the j-th of them takes the j-th oldest way.
-            new = new[np.argsort(rows[new], kind="stable")]
-            row = rows[new]
-            start = np.flatnonzero(np.append(True, row[1:] != row[:-1]))
-            rank = np.arange(len(row)) - np.repeat(start, np.diff(np.append(start, len(row))))
-            victims = np.argsort(self._table_t[row], axis=1, kind="stable")
-            slot = victims[np.arange(len(row)), rank % _WAYS]
-            self._table_key[row, slot] = keys[new]
-            self._table_t[row, slot] = t_ms[new]
-        return previous
-
-    def _bin_of(self, reuse_ms: NDArray[np.float64]) -> NDArray[np.intp]:
-        scaled = np.log(np.maximum(reuse_ms, 1e-9) / self._shortest_ms) / self._log_step
-        return np.clip(np.floor(scaled) + 1.0, 0.0, self._bins).astype(np.intp)
+    def _miss(self, histogram: ReuseHistogram) -> NDArray[np.float64]:
+        return histogram.survival(self.sample_rate, ordinary_spread=self._ordinary_spread)
 
     def _points(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Curve at the bin edges: capacity in bytes (rising), miss ratio (falling)."""
-        miss = self._slow.survival(self.sample_rate)
+        miss = self._miss(self._slow)
         capacity = np.zeros(self._bins + 1)
         np.cumsum(self._steps_ms * (miss[1:] + miss[:-1]) * (0.5 * self._slow.rate_bytes_per_ms), out=capacity[1:])
         return capacity, miss

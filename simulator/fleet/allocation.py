@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from policies.allocation.costs import CostMemory, WorkDelta, costs_of, link_prior, update_costs
 from policies.allocation.estimator import ROWS_SPREAD, USERS_SPREAD, ReuseTimeEstimator
+from policies.allocation.model_file import TrainedModel
 from policies.allocation.strategy import decide
 from policies.allocation.types import AllocationIntent, AllocationState, Decision, EstimatorView, Observation, SplitInForce
 from policies.measurement import Fresh, Missing
