@@ -19,6 +19,7 @@ def arc_goal_bytes(
     *,
     usable_bytes: int,
     current_emb_bytes: int,
+    target_emb_bytes: float,
     emb_row_bytes: float,
     kv_bytes_per_token: float,
     interval_ms: float,
@@ -27,6 +28,8 @@ def arc_goal_bytes(
 
     Parameters
     ----------
+    current_emb_bytes, target_emb_bytes
+        The split in force, whose ghosts are hit, and where the boundary stood before: single hits move it by less than a granule.
     emb_row_bytes, kv_bytes_per_token
         Sizes of what is asked for.
     interval_ms
@@ -42,4 +45,4 @@ def arc_goal_bytes(
     # The ghost of a side is as long as the other side is large.
     up = emb_hits * max(emb_bytes / kv_bytes, 1.0)
     down = kv_hits * max(kv_bytes / emb_bytes, 1.0)
-    return float(min(max(current_emb_bytes + up - down, 0.0), usable_bytes))
+    return float(min(max(target_emb_bytes + up - down, 0.0), usable_bytes))

@@ -43,7 +43,10 @@ _HILL_STEP = 0.03  # of usable
 
 
 class Goal(msgspec.Struct, frozen=True):
-    """What a strategy answered: where to, who says so, why, and what the state keeps of it."""
+    """What a strategy answered: where to, who says so, why, and what the state keeps of it.
+
+    `anchor_p99_ms` is the least that any split promises: what a split in force is measured by that must not be frozen.
+    """
 
     emb_bytes: float
     layer: Layer
@@ -51,6 +54,7 @@ class Goal(msgspec.Struct, frozen=True):
     smoothed: float | None = None
     current_p99_ms: float | None = None
     goal_p99_ms: float | None = None
+    anchor_p99_ms: float | None = None
     guest: GuestWord | None = None
 
 
@@ -96,7 +100,8 @@ def goal_of(
     if intent.strategy is Strategy.HILL_CLIMB:
         return _hill(observation, known, base_bytes)
     if intent.strategy is Strategy.TWO_POOL_ARC:
-        return _ghost_hits(observation, known, base_bytes, dt_ms)
+        target = float(base_bytes) if state.goal_emb_bytes is None else state.goal_emb_bytes
+        return _ghost_hits(observation, known, base_bytes, target, dt_ms)
     running = model if intent.strategy is Strategy.LEARNED and _is_meant(model, intent) else None
     found = evaluate(_row(observation, known, intent, state, base_bytes=base_bytes, dt_ms=dt_ms), running)
     if found.guest is None:
@@ -125,23 +130,24 @@ def _hill(observation: Observation, known: Known, base_bytes: int) -> Goal:
     return Goal(float(hill.goal_emb_bytes), Layer.HILL_CLIMB, reason, float(base_bytes))
 
 
-def _ghost_hits(observation: Observation, known: Known, base_bytes: int, dt_ms: float) -> Goal:
+def _ghost_hits(observation: Observation, known: Known, base_bytes: int, target_bytes: float, dt_ms: float) -> Goal:
     goal = arc_goal_bytes(
         known.emb,
         known.kv,
         known.costs,
         usable_bytes=observation.usable_bytes,
         current_emb_bytes=base_bytes,
+        target_emb_bytes=target_bytes,
         emb_row_bytes=observation.emb_row_bytes,
         kv_bytes_per_token=observation.kv_bytes_per_token,
         interval_ms=dt_ms,
     )
-    return Goal(goal, Layer.TWO_POOL_ARC, Reason.GHOST_HITS, float(base_bytes))
+    return Goal(goal, Layer.TWO_POOL_ARC, Reason.GHOST_HITS, goal)
 
 
 def _anchor(found: PathResults, reason: Reason, guest: GuestWord | None = None) -> Goal:
-    smoothed = float(found.smoothed_emb_bytes[0])
-    return Goal(smoothed, Layer.ANCHOR, reason, smoothed, float(found.current_p99_ms[0]), float(found.anchor_p99_ms[0]), guest)
+    smoothed, least = float(found.smoothed_emb_bytes[0]), float(found.anchor_p99_ms[0])
+    return Goal(smoothed, Layer.ANCHOR, reason, smoothed, float(found.current_p99_ms[0]), least, least, guest)
 
 
 def _learned(
@@ -190,6 +196,7 @@ def _learned(
         anchor,
         float(found.current_p99_ms[0]),
         base_p99_ms,
+        float(found.anchor_p99_ms[0]),
         word,
     )
 

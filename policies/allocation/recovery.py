@@ -135,16 +135,16 @@ def usual_utilisation(state: BurstWatch) -> float | None:
 
 
 def freezes(
-    state: BurstWatch, *, recovery: Recovery, refill_blocking: bool, current_p99_ms: float | None, goal_p99_ms: float | None
+    state: BurstWatch, *, recovery: Recovery, refill_blocking: bool, current_p99_ms: float | None, least_p99_ms: float | None
 ) -> bool:
     """Say whether the split is held now: in a burst, where refill blocks serving, unless the split in force does harm.
 
     Parameters
     ----------
-    current_p99_ms, goal_p99_ms
-        Predicted P99 at the split in force and at the goal; None where there is no prediction.
+    current_p99_ms, least_p99_ms
+        Predicted P99 at the split in force and at the best one; None where there is no prediction.
     """
     if state.phase is not Phase.BURST or not refill_blocking or not recovery.freeze_when_blocking:
         return False
-    harms = current_p99_ms is not None and goal_p99_ms is not None and current_p99_ms > _HARM * goal_p99_ms
+    harms = current_p99_ms is not None and least_p99_ms is not None and current_p99_ms > _HARM * least_p99_ms
     return not harms

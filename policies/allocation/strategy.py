@@ -126,13 +126,15 @@ def _remember(state: AllocationState, goal: Goal) -> AllocationState:
 
 
 def _freezes(goal: Goal, intent: AllocationIntent, state: AllocationState) -> bool:
-    adapts = intent.strategy is not Strategy.STATIC
-    return adapts and freezes(
+    """Whether a burst holds the split; never a static one, nor one that a load foreign to the model sends back to the anchor."""
+    if intent.strategy is Strategy.STATIC or goal.reason is Reason.OUT_OF_DISTRIBUTION:
+        return False
+    return freezes(
         state.burst,
         recovery=intent.recovery,
         refill_blocking=intent.refill_blocking,
         current_p99_ms=goal.current_p99_ms,
-        goal_p99_ms=goal.goal_p99_ms,
+        least_p99_ms=goal.anchor_p99_ms,
     )
 
 
