@@ -6,13 +6,16 @@ also the groups of GRInstance.spec.intent, where the allocation loop writes them
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated, ClassVar
 
 from pydantic import Field, Strict
 
 from contract.agent import Enforcement, Strategy
 from crds.kind import AGE, Column, Kind
-from crds.types import ApiModel, Bool, ObjectName, Percent, Quantity, Resource, Rule, Seconds, parse_quantity
+from crds.types import ApiModel, Bool, Int64, ObjectName, Percent, Quantity, Resource, Rule, Seconds, parse_quantity
+
+Count = Annotated[int, Strict(), Field(ge=0, le=1_000_000)]
 
 
 class Bounds(ApiModel):
@@ -97,14 +100,28 @@ class Recovery(ApiModel):
 
 
 class Rollout(ApiModel):
-    """How a change of strategy or model reaches the instances of a pool."""
+    """How a change to HillClimb or Learned, from Shadow to Active, or of the model reaches the instances of a pool. All other
+    changes reach all of them at once."""
 
     canary_percent: Annotated[int, Strict(), Field(ge=1, le=100)] = 10
-    """Share of the instances that take the change first, in percent, rounded up, at least one instance."""
+    """Share of the instances that take the change first, in percent, rounded up, at least one instance and at most a hundred."""
     soak_seconds: Seconds = 300
-    """Seconds that the canaries run before the rest follow."""
+    """Seconds that the canaries run before the rest follow. 0 goes without canaries: all instances take the change at once."""
     rollback_p99_percent: Annotated[int, Strict(), Field(ge=1, le=1000)] = 10
-    """The change is taken back when the canaries' P99 is this many percent above that of the others."""
+    """The change is taken back when the canaries' P99 is provably worse than that of the others, by this many percent or more
+    against what it was before. The same percent of the share of bad requests that the objective of the pool allows."""
+
+
+class RolloutPhase(StrEnum):
+    """How far a change of strategy or model has come in a pool."""
+
+    MEASURING = "Measuring"
+    CANARY = "Canary"
+    EXTENDED = "Extended"
+    INCONCLUSIVE = "Inconclusive"
+    COMPLETE = "Complete"
+    ROLLED_BACK = "RolledBack"
+    WITHDRAWN = "Withdrawn"
 
 
 class HBMPolicySpec(ApiModel):
@@ -158,12 +175,30 @@ class HBMPolicySpec(ApiModel):
         return Enforcement.SHADOW if self.strategy is Strategy.LEARNED else Enforcement.ACTIVE
 
 
+class HBMPolicyStatus(ApiModel):
+    """Where the policy is in force: counts over all pools that resolve to it."""
+
+    observed_generation: Int64 | None = None
+    """The metadata.generation that the counts were made for."""
+    pools: Count | None = None
+    """Pools that the policy holds for."""
+    instances: Count | None = None
+    """Their instances that stay."""
+    current: Count | None = None
+    """Instances whose intent was made from this generation of the policy."""
+    rollout: RolloutPhase | None = None
+    """How far this generation has come in the pool that needs a look most: RolledBack, then Inconclusive, Withdrawn, Extended,
+    Canary, Measuring, Complete. Absent where no pool needed canaries."""
+
+
 class HBMPolicy(Resource):
     """Strategy and guards of the split between the EMB and the KV cache in accelerator memory. Pools name one in
     spec.policies.hbm."""
 
     spec: HBMPolicySpec = HBMPolicySpec()
     """Strategy and guards of the EMB/KV split."""
+    status: HBMPolicyStatus = HBMPolicyStatus()
+    """Where the policy is in force."""
 
 
 KIND = Kind(
@@ -178,6 +213,9 @@ KIND = Kind(
         Column("Min EMB%", ".spec.bounds.minEmbPercent", "Lowest EMB share, points of usable HBM.", type="integer"),
         Column("Max EMB%", ".spec.bounds.maxEmbPercent", "Highest EMB share, points of usable HBM.", type="integer"),
         Column("Fallback", ".spec.bounds.fallbackEmbPercent", "EMB share when nothing better is known.", "integer"),
+        Column("Current", ".status.current", "Instances with an intent of this generation.", type="integer"),
+        Column("Of", ".status.instances", "Instances that the policy holds for.", type="integer"),
+        Column("Rollout", ".status.rollout", "How far a change of strategy or model has come."),
         Column("Model", ".spec.learned.model", "AllocatorModel of strategy Learned.", priority=1),
         AGE,
     ),
@@ -185,7 +223,6 @@ KIND = Kind(
     not_yet=(
         "strategy `Learned`: the anchor decides and PolicyHealthy answers `ModelMissing`",
         "`recovery`: agents take it and do not act on it",
-        "`rollout`: a change reaches all instances at once",
     ),
     example={
         "strategy": "Learned",

@@ -235,6 +235,15 @@ class Caches(ApiModel):
     """History tokens found in HBM, percent of those asked, whole points."""
 
 
+class Forecast(ApiModel):
+    """What a strategy in Shadow would change, as its model of the instance predicts it."""
+
+    in_force_p99_ms: DecimalString
+    """Predicted P99 in milliseconds, two digits, at the split in force."""
+    goal_p99_ms: DecimalString
+    """Predicted P99 in milliseconds, two digits, at the split that the strategy wants."""
+
+
 class AgentState(ApiModel):
     """The agent as the operator sees it."""
 
@@ -269,6 +278,8 @@ class GRInstanceStatus(ApiModel):
     """P99 in milliseconds, two digits; absent without a fresh measurement."""
     slo_percent: PercentString | None = None
     """Share of good requests in percent; absent without a fresh measurement."""
+    forecast: Forecast | None = None
+    """What the strategy would change; only while it is in Shadow and predicts a P99."""
     last_observed_time: Time | None = None
     """When the values above were observed. Written only together with another change, so it is no heartbeat."""
     agent: AgentState | None = None

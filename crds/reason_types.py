@@ -17,6 +17,7 @@ class ConditionType(StrEnum):
     PAUSED = "Paused"
     POLICY_HEALTHY = "PolicyHealthy"
     SPLIT_SETTLED = "SplitSettled"
+    ROLLOUT_PROGRESSING = "RolloutProgressing"
     TABLE_PUBLISHED = "TablePublished"
     DRAINED = "Drained"
     PRE_INFERENCE_SCALED = "PreInferenceScaled"

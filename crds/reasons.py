@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from crds.reason_types import ConditionSpec, ConditionType, FieldManager, Reason
 from crds.reasons_policy import POLICY
+from crds.reasons_rollout import ROLLOUT
 from crds.reasons_serving import SERVING
 
 __all__ = [
@@ -23,7 +24,7 @@ __all__ = [
     "reasons_of",
 ]
 
-CONDITIONS: tuple[ConditionSpec, ...] = (*SERVING, *POLICY)
+CONDITIONS: tuple[ConditionSpec, ...] = (*SERVING, *POLICY, *ROLLOUT)
 
 
 def reasons_of(type_: str) -> Iterator[Reason]:

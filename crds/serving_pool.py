@@ -12,8 +12,10 @@ from typing import Annotated, ClassVar
 from pydantic import Field, Strict
 
 from contract.engine import MAX_PRE_INFER_SLOTS
+from crds.instance import Forecast
 from crds.kind import AGE, Column, Kind, Scale, condition_path
 from crds.pool_instances import MAX_REPLICAS, Instances, Replicas
+from crds.pool_rollout import PoolRollout
 from crds.types import (
     ApiModel,
     Bool,
@@ -247,8 +249,12 @@ class GRServingPoolStatus(ApiModel):
     """Generation of the routing table published last."""
     pre_inference: PreInferenceSummary | None = None
     """Pre-inference capacity of the pool, and how well it does."""
+    forecast: Forecast | None = None
+    """What the strategy would change, mean over the instances; only while it is in Shadow and predicts a P99."""
+    rollout: PoolRollout | None = None
+    """The last change of strategy or model that needed canaries, and how far it has come."""
     conditions: Conditions = ()
-    """Ready and the conditions it depends on."""
+    """Ready and the conditions it depends on, and RolloutProgressing once there was a rollout."""
 
 
 class GRServingPool(Resource):
@@ -277,6 +283,7 @@ KIND = Kind(
         Column("Reason", condition_path("Ready", "reason"), "Why Ready has its value."),
         Column("Settled", ".status.instances.settled", "Instances at their target split.", "integer", priority=1),
         Column("Table", ".status.tableGeneration", "Generation of the routing table.", "integer", priority=1),
+        Column("Rollout", ".status.rollout.phase", "How far a change of strategy or model has come.", priority=1),
         Column("Model", ".spec.model.name", "Served model.", priority=1),
         Column("Version", ".spec.model.version", "Model version.", priority=1),
         Column("Paused", ".spec.paused", "Whether the pool is held as it is.", "boolean", priority=1),

@@ -1,13 +1,14 @@
 """How much worse the canaries do than the others since the change, and how sure that is.
 
 Each reporting window of ten seconds gives one number: the mean log P99 of the canaries less that of the controls (or, for the
-share of bad requests, the difference in points). What hits all instances alike, a busy hour or a burst, falls out of it. Instances
-differ even without a change, so each is first measured against its own mean before the change (difference in differences). What is
-left wanders slowly, so windows are worth less than their number: with lag-1 autocorrelation r, n of them count as n (1 - r) / (1 + r).
+share of bad requests, the difference in points). What hits all instances alike, a busy hour or a burst, falls out of it.
+Instances differ even without a change, so each is first measured against its own mean before the change (difference in
+differences). What is left wanders slowly, so windows are worth less than their number: with lag-1 autocorrelation r, n of them
+count as n (1 - r) / (1 + r).
 
 Harm is looked for after every window, so its bound has to hold at all windows together: it is the one-sided normal-mixture
-confidence sequence (Robbins 1970; Howard, Ramdas, McAuliffe and Sekhon 2021; with an estimated variance Waudby-Smith, Arbour, Sinha,
-Kennedy and Ramdas 2024). Looking often is paid for by a wider bound, and it may be looked for ever.
+confidence sequence (Robbins 1970; Howard, Ramdas, McAuliffe and Sekhon 2021; with an estimated variance Waudby-Smith, Arbour,
+Sinha, Kennedy and Ramdas 2024). Looking often is paid for by a wider bound, and it may be looked for ever.
 """
 
 from __future__ import annotations

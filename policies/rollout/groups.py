@@ -1,8 +1,8 @@
 """Who takes a change first, and with whom they are compared.
 
-The order is that of a hash over instance and change: the same question always has the same answer, and it is not always the same
-users that try what is new. Both groups are bounded, because they stand in the status of the pool; beyond these sizes the comparison
-hardly gains.
+The order is that of a hash over instance and change: the same question always has the same answer, and it is not always the
+same users that try what is new. Both groups are bounded, because they stand in the status of the pool; beyond these sizes the
+comparison hardly gains.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The phases of a rollout and what leads from one to the next.
 
-Measuring -> Canary -> (Extended ->) Complete, with RolledBack as soon as harm is proven, and Inconclusive where the canaries have
-soaked twice as long as asked and it still cannot be told. The looks at which a change may pass are planned: the end of the soak, the
-end of its one extension, and after that only what holds at all looks together.
+Measuring -> Canary -> (Extended ->) Complete, with RolledBack as soon as harm is proven, and Inconclusive where the canaries
+have soaked twice as long as asked and it still cannot be told. The looks at which a change may pass are planned: the end of the
+soak, the end of its one extension, and after that only what holds at all looks together.
 """
 
 from __future__ import annotations

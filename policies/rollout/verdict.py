@@ -59,8 +59,8 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance:
-    """How much harm is too much: a P99 higher by this percent, or a share of bad requests higher by this percent of the share that
-    the objective allows (in points)."""
+    """How much harm is too much: a P99 higher by this percent, or a share of bad requests higher by this percent of the share
+    that the objective allows (in points)."""
 
     p99_percent: int
     allowed_bad_percent: float

@@ -46,6 +46,12 @@ rules:
   - apiGroups:
       - grfleet.dev
     resources:
+      - hbmpolicies/status
+    verbs:
+      - patch
+  - apiGroups:
+      - grfleet.dev
+    resources:
       - routingpolicies
     verbs:
       - list
@@ -179,6 +185,7 @@ rules:
     resources:
       - grservingpools/status
       - grinstances/status
+      - hbmpolicies/status
       - allocatormodels/status
       - grroutingtables/status
       - grservingpools/scale
@@ -206,6 +213,7 @@ rules:
     resources:
       - grservingpools/status
       - grinstances/status
+      - hbmpolicies/status
       - allocatormodels/status
       - grroutingtables/status
       - grservingpools/scale
@@ -254,6 +262,7 @@ rules:
     resources:
       - grservingpools/status
       - grinstances/status
+      - hbmpolicies/status
       - allocatormodels/status
       - grroutingtables/status
       - grservingpools/scale
