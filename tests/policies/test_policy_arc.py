@@ -1,4 +1,4 @@
-"""The two-pool ARC rule: a hit of a ghost moves the boundary to its side, by its bytes times how much longer the other ghost is."""
+"""The two-pool ARC rule: a ghost hit moves the boundary to its side, by its bytes times how much longer the other ghost is."""
 
 import msgspec
 import numpy as np
