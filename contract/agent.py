@@ -228,7 +228,8 @@ class AgentStatus(Wire, frozen=True, kw_only=True):
     `limits` are those that the engine said it enforces; None until it has been told any. `draining` says that the engine was told
     to drain. `idleSeconds` is how long nothing was in flight and nothing new came, counted anew from the word to drain: 0 while
     something is in flight, None when that is not known. `models` are the digests of the models that it holds, `modelInForce` the
-    one that decides, None when none does.
+    one that decides, None when none does. `predictedP99Ms` and `goalP99Ms` are what the strategy expects at the split in force
+    and at the one that it wants, by the last decision that weighed both.
     """
 
     agent_start_id: Name
@@ -252,6 +253,8 @@ class AgentStatus(Wire, frozen=True, kw_only=True):
     idle_seconds: Annotated[float, Meta(ge=0)] | None = None
     models: Annotated[tuple[Sha256, ...], Meta(max_length=MAX_MODELS_NAMED)] = ()
     model_in_force: Sha256 | None = None
+    predicted_p99_ms: float | None = None
+    goal_p99_ms: float | None = None
 
 
 class IdleReason(enum.StrEnum):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from contract.agent import AgentStatus
+from controllers.agent_windows import AgentWindows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,16 +29,18 @@ class Statuses(Protocol):
 
 
 class AgentBook:
-    """Statuses by uid."""
+    """Statuses by uid, and in `windows` what they measured over the last quarter of an hour."""
 
     def __init__(self) -> None:
         self._heard: dict[str, Heard] = {}
+        self.windows = AgentWindows()
 
     def note(self, uid: str, status: AgentStatus, *, now_s: float) -> None:
         """An agent answered within its contract; the same answer entered again keeps its first time."""
         last = self._heard.get(uid)
         if last is None or last.status is not status:
             self._heard[uid] = Heard(status=status, at_s=now_s)
+            self.windows.note(uid, status, at_s=now_s)
 
     def last(self, uid: str) -> Heard | None:
         """What the agent of the GRInstance with this uid said last, or None."""
@@ -46,7 +49,9 @@ class AgentBook:
     def forget(self, uid: str) -> None:
         """The instance is gone."""
         self._heard.pop(uid, None)
+        self.windows.forget(uid)
 
     def forget_all(self) -> None:
         """Trust nothing that was heard before: this process leads anew."""
         self._heard.clear()
+        self.windows.forget_all()

@@ -73,6 +73,9 @@ def _problems(status: AgentStatus, usable_bytes: int | None) -> Iterator[str]:
             yield f"{field} is not between 0 and 100"
     if status.p99_ms is not None and not (math.isfinite(status.p99_ms) and 0.0 <= status.p99_ms <= _LONGEST_P99_MS):
         yield "p99Ms is not a latency"
+    for field, latency_ms in (("predictedP99Ms", status.predicted_p99_ms), ("goalP99Ms", status.goal_p99_ms)):
+        if latency_ms is not None and not (math.isfinite(latency_ms) and 0.0 <= latency_ms <= _LONGEST_P99_MS):
+            yield f"{field} is not a latency"
     yield from _serving_problems(status)
     if status.split is not None:
         yield from _split_problems(status.split, usable_bytes)
