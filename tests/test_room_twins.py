@@ -56,7 +56,7 @@ def test_contract_and_policies_agree_on_slots_and_on_the_buckets_of_a_latency() 
 @pytest.mark.parametrize(
     ("one", "other", "only_in_the_other"),
     [
-        (contract.agent.Strategy, policies.allocation.types.Strategy, set()),
+        (contract.agent.Strategy, policies.allocation.types.Strategy, {"TwoPoolArc"}),  # a baseline of studies, not of fleets
         (contract.agent.Enforcement, policies.allocation.types.Enforcement, set()),
         (contract.engine.SplitStatus, policies.allocation.apply.Answer, {"none"}),
         (crds.preinference_policy.PolicyType, policies.scaling.types.PolicyType, set()),

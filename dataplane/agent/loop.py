@@ -227,8 +227,9 @@ class Agent:
             )
         with self.metrics.decide_seconds.time():
             view = self._estimators.view()
+            intent = policy_intent(held.spec) if held is not None else None
             decision, self._state = decide(
-                observation, view, policy_intent(held.spec) if held is not None else None, self._state, now_ms
+                observation, view, intent, self._state, now_ms, model=self._models.wanted_by(self._spec)
             )
         return decision
 
@@ -255,6 +256,7 @@ class Agent:
         target = decision.target_emb_bytes if verdict.may_drive else None
         held = self._intents.current
         refill = held.spec.refill if held is not None else None
+        calmer = decision.refill_link_percent if decision.refill_link_percent is not None else 100.0
         driven = await self._driver.drive(
             split,
             start_id=reading.now.start_id,
@@ -263,7 +265,7 @@ class Agent:
             target_emb_bytes=target,
             refill_bytes_per_second=refill_cap(
                 link_bytes_per_second=describe.link_bytes_per_second,
-                max_link_percent=float(refill.max_link_percent),
+                max_link_percent=min(float(refill.max_link_percent), calmer),
                 max_bytes_per_second=refill.max_bytes_per_second,
             )
             if refill is not None
@@ -283,6 +285,8 @@ class Agent:
             # The pace cuts a long way into steps; what is wanted is its end, or a split half way would look settled.
             on_the_way = self._state.moving and decision.goal_emb_bytes is not None
             known.target_emb_bytes = decision.goal_emb_bytes if on_the_way else decision.target_emb_bytes
+        if decision.goal_p99_ms is not None or verdict.frozen:  # a quiet moment keeps the last forecast, doubtful figures do not
+            known.predicted_p99_ms, known.goal_p99_ms = decision.predicted_p99_ms, decision.goal_p99_ms
         moved = driven is not None and driven.moved
         strategy = report.strategy_asked(self._intents.current)
         # A dead engine must not wash the useful records out of the ring: silence is recorded when it begins.

@@ -50,5 +50,9 @@ MESSAGES: dict[str, str] = {
     "AnchorTarget": "the split with the least predicted P99",
     "HillStep": "one step to the side where memory saves more time",
     "HillTop": "no step to either side saves time",
+    "LearnedTarget": "the trained model's split, inside its clamp around the anchor",
+    "GhostHits": "one step to the side that misses more of what it evicted",
+    "BurstFreeze": "a burst, and refill of this engine blocks serving; the split is held until it is over",
     "ModelMissing": "no allocator model was delivered; the analytic anchor decides instead",
+    "OutOfDistribution": "the load lies outside what the model was trained for; the analytic anchor decides instead",
 }

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from contract.agent import AgentStatus, DecisionRecord, Enforcement, EngineReport, ServingReport, SplitReport, Strategy
 from contract.engine import Describe, LimitsRequest, Observe, SplitState
 from dataplane.agent.drive import Driven
@@ -10,6 +12,7 @@ from dataplane.agent.metrics import AgentMetrics
 from dataplane.agent.observe import NoReading, Reading
 from dataplane.agent.reasons import MESSAGES, Hold
 from dataplane.agent.window import Report
+from policies.allocation.recovery import Phase
 from policies.allocation.types import Decision, Layer, Reason
 
 _DATA_FREEZES = frozenset({Reason.MISSING_DATA, Reason.STALE_DATA, Reason.NOT_A_NUMBER, Reason.SECOND_WRITER})
@@ -45,6 +48,8 @@ class Known:
     reachable: bool = False
     trouble: str = ""
     target_emb_bytes: int | None = None
+    predicted_p99_ms: float | None = None
+    goal_p99_ms: float | None = None
     verdict: Verdict = field(
         default_factory=lambda: Verdict(reason="Starting", message="no round yet", frozen=False, may_drive=False)
     )
@@ -63,6 +68,8 @@ def verdict(reading: Reading | NoReading, decision: Decision, *, distrusted: NoR
         none = Hold.NO_WINDOW
         return Verdict(reason=none.value, message=MESSAGES[none], frozen=False, may_drive=False)
     message = MESSAGES.get(decision.reason.value, "")
+    if decision.guest is not None and decision.guest.outlier:
+        message = f"{message} ({decision.guest.outlier})"
     intent = decision.inputs.intent
     if intent is not None and intent.enforcement.value == Enforcement.SHADOW:
         message = f"shadow, recorded and not applied: {message}"
@@ -99,6 +106,10 @@ def record(
         ("goalEmbBytes", decision.goal_emb_bytes),
         ("predictedP99Ms", decision.predicted_p99_ms),
         ("goalP99Ms", decision.goal_p99_ms),
+        ("phase", decision.phase.value if decision.phase is not Phase.CALM else None),
+        ("refillLinkPercent", decision.refill_link_percent),
+        ("guest", msgspec.to_builtins(decision.guest) if decision.guest is not None else None),
+        ("kernel", decision.kernel or None),
         ("assumedPrices", [price.value for price in costs.assumed] if costs is not None and costs.assumed else None),
         ("answers", driven.statuses if driven is not None and driven.statuses else None),
         ("restarted", True if isinstance(reading, Reading) and reading.restarted else None),
@@ -153,6 +164,8 @@ def status(known: Known, figures: Report | None, held: AcceptedIntent | None, *,
         idle_seconds=known.idle_seconds,
         models=known.models,
         model_in_force=known.model_in_force,
+        predicted_p99_ms=known.predicted_p99_ms,
+        goal_p99_ms=known.goal_p99_ms,
     )
 
 

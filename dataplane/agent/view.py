@@ -8,10 +8,13 @@ from contract.engine import Observe, SplitState
 from dataplane.agent.observe import NoReading, Reading
 from dataplane.agent.reasons import Freeze
 from policies.allocation import latency
+from policies.allocation.recovery import Recovery
+from policies.allocation.residual import Residual
 from policies.allocation.types import (
     AllocationIntent,
     Bounds,
     Enforcement,
+    Learned,
     Observation,
     SplitInForce,
     Step,
@@ -37,7 +40,7 @@ def split_in_force(split: SplitState, *, start_id: str) -> SplitInForce:
 def policy_intent(spec: agent.IntentSpec) -> AllocationIntent:
     """Return an accepted intent as the policy takes it.
 
-    A refill backlog does not freeze the split: contract v1 describes no engine whose refill blocks serving.
+    Neither a refill backlog nor a burst freezes the split: contract v1 describes no engine whose refill blocks serving.
     """
     return AllocationIntent(
         strategy=Strategy(spec.strategy.value),
@@ -51,6 +54,20 @@ def policy_intent(spec: agent.IntentSpec) -> AllocationIntent:
             max_percent_per_second=float(spec.step.max_percent_per_second),
             deadband_percent=float(spec.step.deadband_percent),
             interval_ms=float(spec.step.interval_ms),
+        ),
+        learned=Learned(
+            model_sha256=spec.model_ref.sha256 if spec.model_ref is not None else None,
+            clamp_percent=float(spec.learned.clamp_percent),
+            residual=Residual(
+                enabled=spec.learned.residual.enabled,
+                max_percent=float(spec.learned.residual.max_percent),
+                min_gain_percent=float(spec.learned.residual.min_gain_percent),
+            ),
+        ),
+        recovery=Recovery(
+            burst_percent=float(spec.recovery.burst_percent),
+            calm_seconds=float(spec.recovery.calm_seconds),
+            freeze_when_blocking=spec.recovery.freeze_when_blocking,
         ),
         paused=spec.paused,
         freeze_on_backlog=False,

@@ -6,6 +6,7 @@ import pickle
 
 import httpx
 import msgspec
+import numpy as np
 import pytest
 from aiohttp import web
 from dataplane_world import World
@@ -17,7 +18,8 @@ from contract import agent
 from contract.agent import MAX_MODEL_BYTES, ModelAnswer, ModelStatus
 from contract.agent_client import AgentClient
 from dataplane.agent.server import application
-from policies.allocation.model_file import digest_of
+from policies.allocation.features import FEATURES
+from policies.allocation.model_file import SHAPES, digest_of
 
 GOOD = model_bytes(seed=1)
 OTHER = model_bytes(seed=2)
@@ -124,6 +126,40 @@ def test_an_intent_without_a_model_lets_the_anchor_decide_and_keeps_the_bytes() 
     assert (status.models, status.model_in_force, status.strategy_in_force) == ((digest,), None, "MissRatioCurve")
     learned(world, GOOD)
     assert world.agent.status().model_in_force == digest
+
+
+async def test_a_model_that_is_held_decides_from_the_next_round_on_and_the_record_says_what_it_said() -> None:
+    world = World()
+    digest = learned(world, GOOD, learned={"clampPercent": 7})
+    for _ in range(75):
+        world.touch_skewed_users()
+        await world.rounds()
+    assert world.reason == "ModelMissing"
+    offer(world, digest, GOOD)
+    for _ in range(3):
+        world.touch_skewed_users()
+        await world.rounds()
+    record = world.agent.decisions_after(0, limit=1000).decisions[-1]
+    assert (world.reason, record.layer) == ("LearnedTarget", "Base")
+    assert -1.0 <= record.inputs["round"]["guest"]["action"] <= 1.0
+    assert record.inputs["intent"]["learned"] | {"residual": None} == {
+        "model_sha256": digest,
+        "clamp_percent": 7.0,
+        "residual": None,
+    }
+
+
+async def test_a_load_that_training_never_saw_leaves_the_anchor_to_decide_and_names_what_is_strange() -> None:
+    world = World()
+    narrow = model_bytes(
+        arrays={"low": np.full(SHAPES["low"], -1e-9, np.float32), "high": np.full(SHAPES["high"], 1e-9, np.float32)}
+    )
+    offer(world, learned(world, narrow), narrow)
+    for _ in range(75):
+        world.touch_skewed_users()
+        await world.rounds()
+    assert world.reason == "OutOfDistribution"
+    assert any(feature in world.agent.status().message for feature in FEATURES)
 
 
 def test_a_restarted_agent_holds_nothing() -> None:
