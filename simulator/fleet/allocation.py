@@ -6,12 +6,21 @@ the rest. Strategy, bounds, pace and dead band come with the intent, so Static, 
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from policies.allocation.costs import CostMemory, WorkDelta, costs_of, link_prior, update_costs
 from policies.allocation.estimator import ROWS_SPREAD, USERS_SPREAD, ReuseTimeEstimator
 from policies.allocation.model_file import TrainedModel
 from policies.allocation.strategy import decide
-from policies.allocation.types import AllocationIntent, AllocationState, Decision, EstimatorView, Observation, SplitInForce
+from policies.allocation.types import (
+    AllocationIntent,
+    AllocationState,
+    Curve,
+    Decision,
+    EstimatorView,
+    Observation,
+    SplitInForce,
+)
 from policies.measurement import Fresh, Missing
 from simulator.fleet.policies import FleetObservation
 
@@ -19,6 +28,21 @@ MEMORY_MS = 60_000.0
 TABLE_ENTRIES = 1 << 16
 PRIOR_ROWS_PER_TOKEN = 1.0
 START_ID = "simulated"
+
+
+@dataclass
+class UserCurves:
+    """Miss-ratio curves of users by instance and time, for runs of one log that differ in nothing but who chooses the splits.
+
+    Attributes
+    ----------
+    curves : dict
+    complete : bool
+        Set after the first run; from then on they are only read, and that half of the estimator's work is saved.
+    """
+
+    curves: dict[tuple[int, float], Curve | None] = field(default_factory=dict)
+    complete: bool = False
 
 
 class AgentSplit:
@@ -34,6 +58,8 @@ class AgentSplit:
         What strategy Learned runs, where the intent names its digest.
     seen_as : callable or None
         Changes what the estimators know before a decision, by instance: how a study disturbs the curves.
+    users : UserCurves or None
+        Curves of users that another run of the same log has found or will use: they depend on who came, not on the split.
 
     Attributes
     ----------
@@ -50,10 +76,12 @@ class AgentSplit:
         memory_ms: float = MEMORY_MS,
         model: TrainedModel | None = None,
         seen_as: Callable[[int, EstimatorView], EstimatorView] | None = None,
+        users: UserCurves | None = None,
     ) -> None:
         self.intent = intent
         self._model = model
         self._seen_as = seen_as
+        self._user_curves = users
         self.reasons: Counter[str] = Counter()
         self.last: dict[int, Decision] = {}
         self._memory_ms = memory_ms
@@ -69,7 +97,7 @@ class AgentSplit:
         for seen in observations:
             mind = self._minds.get(seen.instance)
             if mind is None:
-                mind = self._minds[seen.instance] = _Mind(seen, memory_ms=self._memory_ms)
+                mind = self._minds[seen.instance] = _Mind(seen, memory_ms=self._memory_ms, users=self._user_curves)
             decision = mind.decide(seen, self.intent, now_ms, self._model, self._seen_as)
             self.reasons[decision.reason.value] += 1
             self.last[seen.instance] = decision
@@ -80,8 +108,9 @@ class AgentSplit:
 class _Mind:
     """What one agent knows and remembers."""
 
-    def __init__(self, seen: FleetObservation, *, memory_ms: float) -> None:
+    def __init__(self, seen: FleetObservation, *, memory_ms: float, users: UserCurves | None) -> None:
         self._memory_ms = memory_ms
+        self._user_curves = users
         self._users, self._rows = (
             ReuseTimeEstimator(sample_rate=1.0 / one_in, ordinary_spread=spread, decay_ms=memory_ms, table_entries=TABLE_ENTRIES)
             for one_in, spread in ((1, USERS_SPREAD), (seen.rows_one_in, ROWS_SPREAD))
@@ -99,7 +128,7 @@ class _Mind:
     ) -> Decision:
         self._learn(seen, now_ms)
         emb = seen.emb_curve or self._rows.view(now_ms=now_ms)
-        kv = self._users.view(now_ms=now_ms)
+        kv = self._users_view(seen, now_ms)
         prior = link_prior(
             emb_row_bytes=seen.emb_row_bytes,
             kv_bytes_per_token=seen.kv_bytes_per_token,
@@ -113,7 +142,10 @@ class _Mind:
         decision, self._state = decide(observation_of(seen), view, intent, self._state, now_ms, model)
         return decision
 
-    def _learn(self, seen: FleetObservation, now_ms: float) -> None:
+    def _users_view(self, seen: FleetObservation, now_ms: float) -> Curve | None:
+        known = self._user_curves
+        if known is not None and known.complete:
+            return known.curves[seen.instance, now_ms]
         self._users.ingest(
             seen.user_keys,
             seen.user_times_ms,
@@ -121,6 +153,12 @@ class _Mind:
             asked_bytes=float(seen.kv_tokens_asked * seen.kv_bytes_per_token),
             now_ms=now_ms,
         )
+        curve = self._users.view(now_ms=now_ms)
+        if known is not None:
+            known.curves[seen.instance, now_ms] = curve
+        return curve
+
+    def _learn(self, seen: FleetObservation, now_ms: float) -> None:
         if seen.emb_curve is None:
             # The correction for unsampled hot keys compares sampled with asked bytes: what got lost must not count as asked.
             kept = len(seen.row_keys)

@@ -7,7 +7,7 @@ import pytest
 from fleet_logs import MIB, Scripted, a_fleet, a_log
 
 from policies.allocation.types import AllocationIntent, Bounds, Step, Strategy
-from simulator.fleet.allocation import AgentSplit
+from simulator.fleet.allocation import AgentSplit, UserCurves
 from simulator.fleet.config import Level, RefillMode
 from simulator.fleet.run import simulate
 from simulator.request_log import RowLaw
@@ -97,3 +97,15 @@ def test_what_a_policy_sees_adds_up_to_what_happened() -> None:
     assert sum(len(one.user_keys) for one in seen) == before_end.sum()
     sampled = sum(len(one.row_keys) for one in seen) * 64
     assert sampled == pytest.approx(result.rows_asked[before_end].sum(), rel=0.05)
+
+
+def test_curves_of_users_do_not_depend_on_who_chooses_the_splits() -> None:
+    log, fleet = a_log(6000, users=100, laws=(WIDE,), rows_per_token=4), a_fleet(emb_percent=90)
+    users = UserCurves()
+    simulate(log, fleet, level=Level.SAMPLED_64, split=AgentSplit(an_intent(strategy=Strategy.HILL_CLIMB), users=users), seed=1)
+    users.complete = True
+    digests = {
+        simulate(log, fleet, level=Level.SAMPLED_64, split=AgentSplit(an_intent(), users=known), seed=1).digest
+        for known in (None, users)
+    }
+    assert len(digests) == 1
