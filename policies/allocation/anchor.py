@@ -117,7 +117,7 @@ def split_grid(*, usable_bytes: int, granule_bytes: int, bounds: Bounds, step_pe
     ValueError
         If the pool does not hold two granules.
     """
-    if usable_bytes < 2 * granule_bytes:
+    if granule_bytes < 1 or usable_bytes < 2 * granule_bytes:
         raise ValueError("the pool must hold at least one granule for each side")
     last = usable_bytes // granule_bytes - 1
     low, high = bounds.min_emb_percent, bounds.max_emb_percent

@@ -52,7 +52,7 @@ static void curve_at(curve c, int m, const double *at, int step, double *out) {
         int i = step > 0 ? k : m - 1 - k;
         double x = at[i];
         while (j + 1 < c.points && get(c.capacity, j + 1) <= x) j++;
-        if (x != x) {
+        if (x != x && c.points > 1) {
             out[i] = x;
         } else if (j < 0) {
             out[i] = get(c.miss, 0);
