@@ -16,6 +16,7 @@ from contract.keys import SLOTS
 
 MAX_HISTORY_TOKENS = 1 << 24
 MAX_CANDIDATES = 1 << 20
+MOST_ROWS = 1 << 40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,7 @@ class RowLaw:
     def __post_init__(self) -> None:
         if not 0.0 <= self.exponent <= 4.0:  # refuses NaN as well
             raise ValueError(f"exponent: {self.exponent} lies outside 0..4")
-        if not 1 <= self.catalog_rows <= 1 << 40:
+        if not 1 <= self.catalog_rows <= MOST_ROWS:
             raise ValueError(f"catalogRows: {self.catalog_rows} lies outside 1..2**40")
         if not 0.0 <= self.drift_percent_per_hour <= 100_000.0:
             raise ValueError(f"driftPercentPerHour: {self.drift_percent_per_hour} lies outside 0..100000")

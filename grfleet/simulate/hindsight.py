@@ -64,7 +64,7 @@ def look_back(
         digest=found.digest,
         trusted=not reasons,
         not_trusted_because=reasons,
-        doubts=list(found.doubts),
+        doubts=[*found.doubts, *replayed.doubts],
         assumptions=[*fleet.assumptions, NO_SIGNALS, *replayed.assumptions, *wanted.notes],
         versions=versions(),
         seed=seed,

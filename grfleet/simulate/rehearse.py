@@ -97,7 +97,7 @@ def rehearse(
         digest=hashlib.sha256(f"{figures.digest} {base.digest}".encode()).hexdigest(),
         trusted=not reasons,
         not_trusted_because=reasons,
-        doubts=[*result.doubts, *more_doubts, *others],
+        doubts=[*result.doubts, *more_doubts, *others, *replayed.doubts],
         assumptions=[
             *fleet.assumptions,
             ahead.note,

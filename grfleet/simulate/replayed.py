@@ -15,8 +15,9 @@ from grfleet.simulate.errors import BadInput
 from simulator.request_log import RequestLog
 from simulator.traces import LogOptions, OnBad, TraceError, is_request_log, load_request_log
 from simulator.traces.event_log import Progress
-from simulator.workloads import Traffic, burst, own_log, steady, trend
+from simulator.workloads import ROW_DOUBTS, Traffic, burst, own_log, steady, trend
 
+MOST_DOUBTS, MOST_DOUBT = 8, 400
 _SLOTS_KEY = b"grfleet simulate: slots of users in the absence of the pool's key"
 
 
@@ -66,12 +67,15 @@ class Replayed:
         What of the requests is real, scaled and generated (`simulator.workloads.manifest`).
     assumptions : tuple of str
         What was filled in or cut for this run.
+    doubts : tuple of str
+        Where the law of embedding rows may not be that of the log's items.
     """
 
     log: RequestLog
     name: str
     manifest: dict[str, Any]
     assumptions: tuple[str, ...]
+    doubts: tuple[str, ...] = ()
 
 
 def replayed(
@@ -96,7 +100,7 @@ def replayed(
             made = _generated(Regime(trace), rules, instances=instances, max_history_tokens=max_history_tokens, seed=seed)
         elif is_request_log(Path(trace)):
             log, manifest = load_request_log(Path(trace))
-            made = Replayed(log=log, name=Path(trace).name, manifest=manifest, assumptions=())
+            made = Replayed(log=log, name=Path(trace).name, manifest=manifest, assumptions=(), doubts=_doubts_of(manifest))
         else:
             made = _event_log(Path(trace), rules, max_history_tokens, progress)
     except ValueError as error:  # a TraceError is one, and names its place
@@ -127,11 +131,8 @@ def _event_log(path: Path, rules: ReadRules, max_history_tokens: int, progress: 
         max_history_tokens=max_history_tokens,
     )
     log, manifest, report = own_log(path, options, progress=progress)
-    law = options.law
-    told = [
-        f"embedding rows: no log has them; {options.rows_per_token} a token and a candidate, Zipf {law.exponent:g} over"
-        f" {law.catalog_rows} rows (`grfleet trace convert` takes others)"
-    ]
+    rows = next(each for each in manifest.ingredients if each.what == "embedding rows")
+    told = [f"embedding rows: no log has them; {rows.rule} (`grfleet trace convert` takes other laws)"]
     if rules.key is None:
         told.append("slots: user ids were hashed under a fixed key, not the pool's, so users are not on their own instances")
     if report.skipped:
@@ -140,7 +141,20 @@ def _event_log(path: Path, rules: ReadRules, max_history_tokens: int, progress: 
         told.append(f"histories: {report.histories_counted} of {report.requests} are not in the log and were counted from it")
     if report.histories_cut:
         told.append(f"histories: {report.histories_cut} were longer than maxHistoryTokens and cut there")
-    return Replayed(log=log, name=path.name, manifest=_without_key(manifest.to_json(), rules), assumptions=tuple(told))
+    return Replayed(
+        log=log,
+        name=path.name,
+        manifest=_without_key(manifest.to_json(), rules),
+        assumptions=tuple(told),
+        doubts=report.row_doubts,
+    )
+
+
+def _doubts_of(manifest: dict[str, Any]) -> tuple[str, ...]:
+    """What a conversion found to be doubted; a file is other people's, so only what looks like that is taken."""
+    parameters = manifest.get("parameters")
+    told = parameters.get(ROW_DOUBTS) if isinstance(parameters, dict) else None
+    return tuple(each[:MOST_DOUBT] for each in told[:MOST_DOUBTS] if isinstance(each, str)) if isinstance(told, list) else ()
 
 
 def _without_key(manifest: dict[str, Any], rules: ReadRules) -> dict[str, Any]:

@@ -4,6 +4,7 @@ What comes out holds no user id: neither the file of requests, nor the summary, 
 """
 
 import json
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,11 +35,18 @@ app = typer.Typer(
 )
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")]
-PANEL = "Embedding rows, which no log can give"
-Exponent = Annotated[float, typer.Option(min=0, max=4, help="Zipf exponent of their popularity.", rich_help_panel=PANEL)]
-CatalogRows = Annotated[int, typer.Option(min=1, max=1 << 40, help="Rows of all tables together.", rich_help_panel=PANEL)]
+PANEL = "Embedding rows; without any of the first three: fitted to the items that the log names"
+Exponent = Annotated[
+    float | None,
+    typer.Option(min=0, max=4, help="Zipf exponent of their popularity. [default: 0.95]", rich_help_panel=PANEL),
+]
+CatalogRows = Annotated[
+    int | None,
+    typer.Option(min=1, max=1 << 40, help="Rows of all tables together. [default: 40000000]", rich_help_panel=PANEL),
+]
 Drift = Annotated[
-    float, typer.Option(min=0, max=100_000, help="Percent of the most popular replaced an hour.", rich_help_panel=PANEL)
+    float | None,
+    typer.Option(min=0, max=100_000, help="Percent of the most popular replaced an hour. [default: 2]", rich_help_panel=PANEL),
 ]
 RowsPerToken = Annotated[
     int, typer.Option(min=0, max=1024, help="Rows looked up per new token and per candidate.", rich_help_panel=PANEL)
@@ -119,15 +127,14 @@ def convert(
     max_history_tokens: MaxHistoryTokens = 1 << 24,
     candidates: Candidates = None,
     user_key_file: UserKeyFile = None,
-    row_exponent: Exponent = 0.95,
-    catalog_rows: CatalogRows = 40_000_000,
-    drift_percent_per_hour: Drift = 2.0,
+    row_exponent: Exponent = None,
+    catalog_rows: CatalogRows = None,
+    drift_percent_per_hour: Drift = None,
     rows_per_token: RowsPerToken = 2,
     part: PartOption = PartName.ALL,
     as_json: AsJson = False,
 ) -> None:
     """Turn an event log into one file of requests, with digest and manifest inside and no user id."""
-    from simulator.request_log import RowLaw
     from simulator.traces import LogOptions, TraceError, is_request_log, save_request_log
     from simulator.workloads import Part, own_log
 
@@ -147,7 +154,7 @@ def convert(
             tokens_per_event=tokens_per_event,
             max_history_tokens=max_history_tokens,
             candidates_when_missing=candidates,
-            law=RowLaw(exponent=row_exponent, catalog_rows=catalog_rows, drift_percent_per_hour=drift_percent_per_hour),
+            law=_law(row_exponent, catalog_rows, drift_percent_per_hour),
             rows_per_token=rows_per_token,
         )
         with progress_bar(f"reading {file.name}") as progress:
@@ -221,6 +228,17 @@ def _fits(regime: RegimeName, *, users: int | None, burst_strength: float | None
         raise typer.BadParameter("only `burst` has bursts", param_hint="--burst-strength")
     if part is not PartName.ALL and regime is RegimeName.GENERATED:
         raise typer.BadParameter("`generated` is of no recording that has parts; take another seed", param_hint="--part")
+
+
+def _law(exponent: float | None, catalog_rows: int | None, drift: float | None) -> Any:
+    """The law that was asked for, what was left out being that of logs without items; None where nothing was asked for."""
+    from simulator.traces import DEFAULT_LAW
+
+    if exponent is None and catalog_rows is None and drift is None:
+        return None
+    law = DEFAULT_LAW if exponent is None else replace(DEFAULT_LAW, exponent=exponent)
+    law = law if catalog_rows is None else replace(law, catalog_rows=catalog_rows)
+    return law if drift is None else replace(law, drift_percent_per_hour=drift)
 
 
 def _on_bad(chosen: OnBadLine) -> Any:

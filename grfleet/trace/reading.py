@@ -114,6 +114,11 @@ def summary(log: dict[str, Any], report: dict[str, Any] | None) -> list[str]:
         lines.append(f"{report['signals']:,} early signals, {report['signals_used']:,} of them announced a ranking")
     if report["histories_counted"]:
         lines.append(f"{report['histories_counted']:,} histories were not given and were counted from earlier rankings")
+    if (law := report["item_law"]) is not None:
+        lines.append(f"popularity of the items: {law['words']}")
+        lines += [f"doubt: {doubt}" for doubt in law["doubts"]]
+    elif report["items_named"]:
+        lines.append("too few items are named to fit their popularity, so embedding rows follow a general law")
     if report["histories_cut"]:
         lines.append(f"{report['histories_cut']:,} histories were cut at the model's context")
     if report["unknown_columns"]:

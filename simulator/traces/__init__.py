@@ -5,13 +5,14 @@ names file, line and field. What a trace can and cannot stand for in recommendat
 """
 
 from simulator.traces.azure import load_azure
-from simulator.traces.event_log import LogOptions, OnBad, read_event_log
+from simulator.traces.event_log import DEFAULT_LAW, LogOptions, OnBad, read_event_log
 from simulator.traces.events import TraceError, TraceEvent, load_events
 from simulator.traces.log_file import is_request_log, load_request_log, save_request_log
 from simulator.traces.mooncake import MooncakeRecord, load_mooncake, user_events
 from simulator.traces.report import LoadReport
 
 __all__ = [
+    "DEFAULT_LAW",
     "LoadReport",
     "LogOptions",
     "MooncakeRecord",

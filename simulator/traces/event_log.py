@@ -16,6 +16,8 @@ from pathlib import Path
 from contract.keys import slot_of, user_key
 from simulator.request_log import MAX_HISTORY_TOKENS, RequestLog, RowLaw
 from simulator.traces.assembling import RawRow, Rows, assembled
+from simulator.traces.item_law import ASSUMED_DRIFT_PERCENT_PER_HOUR, fit_items
+from simulator.traces.item_sample import ItemSample
 from simulator.traces.reading import MAX_TIME_MS, BadLine, Limits, TraceError
 from simulator.traces.report import LoadReport, Skipped
 from simulator.traces.rows import Row, RowReader
@@ -23,7 +25,7 @@ from simulator.traces.rows import Row, RowReader
 CHUNK_LINES = 1 << 16
 MOST_KNOWN_USERS = 1 << 18
 SHOWN_SKIPPED = 10
-DEFAULT_LAW = RowLaw(exponent=0.95, catalog_rows=40_000_000, drift_percent_per_hour=2.0)
+DEFAULT_LAW = RowLaw(exponent=0.95, catalog_rows=40_000_000, drift_percent_per_hour=ASSUMED_DRIFT_PERCENT_PER_HOUR)
 
 Progress = Callable[[int, int], None]
 
@@ -60,8 +62,9 @@ class LogOptions:
         Context of the model; longer histories are cut.
     candidates_when_missing : int or None
         For logs that say neither candidates nor items; None makes that a bad line.
-    law : RowLaw
-        Popularity of embedding rows, which no event log can give.
+    law : RowLaw or None
+        Popularity of embedding rows. None fits one to the items of the log (`item_law.py`), and takes DEFAULT_LAW where it
+        names none, or too few.
     rows_per_token : int
         Embedding rows looked up per new token and per candidate.
     limits : Limits
@@ -77,7 +80,7 @@ class LogOptions:
     tokens_per_event: int = 12
     max_history_tokens: int = MAX_HISTORY_TOKENS
     candidates_when_missing: int | None = None
-    law: RowLaw = DEFAULT_LAW
+    law: RowLaw | None = None
     rows_per_token: int = 2
     limits: Limits = field(default_factory=lambda: Limits(lines=200_000_000, text_bytes=64 << 30))
 
@@ -116,7 +119,11 @@ def read_event_log(path: Path, options: LogOptions, *, progress: Progress | None
     reader = RowReader(path, options.limits, candidates_when_missing=options.candidates_when_missing)
     skipped = _SkippedLines(path, options)
     gate = _Gate(options)
-    rows, lines = _read(reader, gate, skipped, progress or (lambda done, all: None))
+    items = ItemSample() if options.law is None else None
+    rows, lines = _read(reader, gate, skipped, items, progress or (lambda done, all: None))
+    counted = items.taken() if items is not None else None
+    fitted = fit_items(counted) if counted is not None else None
+    law = options.law or (fitted.rows(options.rows_per_token) if fitted is not None else DEFAULT_LAW)
     try:
         made = assembled(
             rows,
@@ -124,7 +131,7 @@ def read_event_log(path: Path, options: LogOptions, *, progress: Progress | None
             merge_ms=options.merge_ms,
             tokens_per_event=options.tokens_per_event,
             max_history_tokens=options.max_history_tokens,
-            law=options.law,
+            law=law,
             rows_per_token=options.rows_per_token,
         )
     except ValueError as error:
@@ -145,11 +152,15 @@ def read_event_log(path: Path, options: LogOptions, *, progress: Progress | None
         skipped_first=tuple(skipped.first),
         unknown_columns=tuple(reader.unknown),
         random_key=options.pool_key is None,
+        items_named=counted is not None,
+        item_law=fitted,
     )
     return made.log, report
 
 
-def _read(reader: RowReader, gate: "_Gate", skipped: "_SkippedLines", progress: Progress) -> tuple[Rows, int]:
+def _read(
+    reader: RowReader, gate: "_Gate", skipped: "_SkippedLines", items: ItemSample | None, progress: Progress
+) -> tuple[Rows, int]:
     """Return the rows that may be used, in the order of the file, and how many lines there were."""
     rows = Rows()
     open_rows: list[RawRow] = []
@@ -160,6 +171,8 @@ def _read(reader: RowReader, gate: "_Gate", skipped: "_SkippedLines", progress: 
             if isinstance(row, BadLine):
                 raise row
             open_rows.append(gate.passed(row))
+            if items is not None and row.items:
+                items.add(number, row.moment_ms, row.items)
         except BadLine as bad:
             skipped.add(number, bad)
         if len(open_rows) == CHUNK_LINES:
@@ -185,7 +198,7 @@ class _Gate:
         self._known: dict[str, tuple[int, int]] = {}
 
     def passed(self, row: Row) -> RawRow:
-        moment_ms, user, history_tokens, candidates, signal = row
+        moment_ms, user, history_tokens, candidates, signal, _ = row
         known = self._known.get(user) or self._admit(user)
         if moment_ms >= self._latest_ms:
             self._latest_ms = moment_ms

@@ -1,7 +1,9 @@
 """What a reader tells about an event log: how much it used, what it left out and why, and what it filled in by a rule."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
+
+from simulator.traces.item_law import ItemLaw
 
 REPORT_FORMAT = "grfleet-trace-report/1"
 
@@ -45,6 +47,10 @@ class LoadReport:
         Columns that were ignored.
     random_key : bool
         User ids were hashed under a key that nobody has any more, so slots are not those of a real pool.
+    items_named : bool
+        The log names items, and no law of rows was given that would make them idle.
+    item_law : ItemLaw or None
+        The law that was fitted to them; None without items, or with too few.
     """
 
     lines: int
@@ -62,7 +68,18 @@ class LoadReport:
     skipped_first: tuple[Skipped, ...]
     unknown_columns: tuple[str, ...]
     random_key: bool
+    items_named: bool = False
+    item_law: ItemLaw | None = None
+
+    @property
+    def row_doubts(self) -> tuple[str, ...]:
+        """Why embedding rows drawn for these requests may not be like the log's items."""
+        if self.item_law is not None:
+            return tuple(f"embedding rows: {doubt}" for doubt in self.item_law.doubts)
+        few = "embedding rows: the log names too few items to fit their popularity, so a general law is taken"
+        return (few,) if self.items_named else ()
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values, `format` first."""
-        return {"format": REPORT_FORMAT, **asdict(self)}
+        law = self.item_law.to_json() if self.item_law is not None else None
+        return {"format": REPORT_FORMAT, **asdict(replace(self, item_law=None)), "item_law": law}

@@ -4,7 +4,7 @@
 |---|---|---|
 | `user` | required | text or whole number |
 | `time_ms`, `time_s`, `time` | exactly one, the same in all lines | milliseconds, seconds, or ISO-8601 with a zone |
-| `candidates` or `items` | one of them for a ranking | how many items were ranked, or which (they are counted) |
+| `candidates` or `items` | one of them for a ranking | how many items were ranked, or which (they say how popular items are) |
 | `history_tokens` | optional | length of the user's history at that moment |
 | `stage` | optional | `rank` (default), or `signal`: the cascade says that a ranking will come |
 
@@ -12,7 +12,7 @@ A CSV names its columns in the first line, in any order. In JSON a line is one o
 """
 
 import csv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from enum import StrEnum
 from operator import itemgetter
@@ -40,13 +40,17 @@ class Stage(StrEnum):
 
 
 class Row(NamedTuple):
-    """A checked line: moment in ms (of any origin), raw user id, history (-1: not known), candidates, early signal or not."""
+    """A checked line: moment in ms (of any origin), raw user id, history (-1: not known), candidates, early signal or not, items.
+
+    `items` are those that the line names to rank: text or whole numbers, none where it only counts them.
+    """
 
     moment_ms: float
     user: str
     history_tokens: int
     candidates: int
     signal: bool
+    items: Sequence[object] = ()
 
 
 class RowReader:
@@ -143,13 +147,14 @@ class RowReader:
             signal = True
         else:
             raise BadLine("neither rank nor signal", "stage")
-        return Row(
-            self._moment(in_ms, in_s, iso),
-            _user(user),
-            -1 if history is None or history == "" else whole_number(history, field="history_tokens", most=MAX_TOKENS),
-            self._count(candidates, items, signal),
-            signal,
-        )
+        moment, name = self._moment(in_ms, in_s, iso), _user(user)
+        tokens = -1 if history is None or history == "" else whole_number(history, field="history_tokens", most=MAX_TOKENS)
+        if items is None or items == "":
+            return Row(moment, name, tokens, self._count(candidates, signal), signal)
+        if candidates is not None and candidates != "":
+            raise BadLine("candidates and items are both given; keep one", "items")
+        listed = _listed(items)
+        return Row(moment, name, tokens, 0, True) if signal else Row(moment, name, tokens, len(listed), False, listed)
 
     def _moment(self, in_ms: Any, in_s: Any, iso: Any) -> float:
         if in_s is None and iso is None and self._time_place == 0 and in_ms is not None and in_ms != "":
@@ -175,13 +180,9 @@ class RowReader:
         self._time_is_known = True
         return moment
 
-    def _count(self, candidates: Any, items: Any, signal: bool) -> int:
-        """Number of items to rank, 0 for a signal."""
-        if items is not None and items != "":
-            if candidates is not None and candidates != "":
-                raise BadLine("candidates and items are both given; keep one", "items")
-            count = _count_of(items)
-        elif candidates is not None and candidates != "":
+    def _count(self, candidates: Any, signal: bool) -> int:
+        """Number of items to rank where none are named, 0 for a signal."""
+        if candidates is not None and candidates != "":
             count = whole_number(candidates, field="candidates", least=1, most=MAX_CANDIDATES)
         elif signal:
             count = 0
@@ -251,20 +252,21 @@ def _iso_ms(value: Any) -> float:
     return milliseconds
 
 
-def _count_of(items: Any) -> int:
-    """How many items a cell or a JSON value names."""
+def _listed(items: Any) -> Sequence[object]:
+    """The items that a cell or a JSON value names."""
+    listed: Sequence[object]
     if isinstance(items, str):
-        count = items.count(ITEM_SEPARATOR) + 1
-        if count > 1 and not all(items.split(ITEM_SEPARATOR)):
+        listed = items.split(ITEM_SEPARATOR)
+        if len(listed) > 1 and not all(listed):
             raise BadLine("an item is empty", "items")
     elif isinstance(items, list):
-        count = len(items)
+        listed = items
         if not all(isinstance(item, (str, int)) and not isinstance(item, bool) and item != "" for item in items):
             raise BadLine("items are texts or whole numbers", "items")
     elif isinstance(items, int) and not isinstance(items, bool):
-        count = 1
+        listed = (items,)
     else:
         raise BadLine("a list of items is needed", "items")
-    if not 1 <= count <= MAX_CANDIDATES:
-        raise BadLine(f"{count} items lie outside 1..{MAX_CANDIDATES}", "items")
-    return count
+    if not 1 <= len(listed) <= MAX_CANDIDATES:
+        raise BadLine(f"{len(listed)} items lie outside 1..{MAX_CANDIDATES}", "items")
+    return listed

@@ -6,13 +6,14 @@ from simulator.workloads.compose import Phase, PhasePlan, Workload, compose
 from simulator.workloads.demo import TraceFiles, demo_core, demo_instance, demo_workload
 from simulator.workloads.generated import generated
 from simulator.workloads.manifest import Manifest, Origin
-from simulator.workloads.own_log import own_log
+from simulator.workloads.own_log import ROW_DOUBTS, own_log
 from simulator.workloads.parts import Part, cut
 from simulator.workloads.regimes import burst, steady, trend
 from simulator.workloads.traffic import Traffic
 
 __all__ = [
     "BURST_KINDS",
+    "ROW_DOUBTS",
     "BurstKind",
     "Manifest",
     "Origin",

@@ -1,13 +1,16 @@
 """A team's own event log as a workload: its requests, their manifest, and what reading left out or filled in."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from simulator.request_log import RequestLog
+from simulator.request_log import RequestLog, RowLaw
 from simulator.traces import LoadReport, LogOptions, read_event_log
 from simulator.traces.event_log import Progress
 from simulator.workloads.manifest import Held, Ingredient, Manifest, Origin
 from simulator.workloads.parts import PART_PERCENT, USERS_RULE, Part, cut
+
+ROW_DOUBTS = "row_law_doubts"  # parameter of the manifest
 
 
 def own_log(
@@ -25,15 +28,15 @@ def own_log(
     manifest = Manifest(
         regime="log",
         seed=0,
-        parameters=_told(options),
-        ingredients=_ingredients(path.name, options, report),
+        parameters=_told(options, report, log.laws[0]),
+        ingredients=_ingredients(path.name, options, report, log.laws[0]),
         held=Held(part=str(part), time_percent=PART_PERCENT[part], users=USERS_RULE, left_out=left_out),
     )
     return log, manifest.of(requests=len(log), users=log.users, digest=log.digest), report
 
 
-def _told(options: LogOptions) -> dict[str, Any]:
-    """The rules as JSON values; of the key only where it came from."""
+def _told(options: LogOptions, report: LoadReport, law: RowLaw) -> dict[str, Any]:
+    """The rules as JSON values, and the law of rows with what is to be doubted of it; of the key only where it came from."""
     names = (
         "disorder_ms",
         "signal_window_ms",
@@ -46,10 +49,12 @@ def _told(options: LogOptions) -> dict[str, Any]:
     return {name: getattr(options, name) for name in names} | {
         "on_bad": str(options.on_bad),
         "pool_key": "random" if options.pool_key is None else "given",
+        "law": asdict(law),
+        ROW_DOUBTS: list(report.row_doubts),
     }
 
 
-def _ingredients(name: str, options: LogOptions, report: LoadReport) -> tuple[Ingredient, ...]:
+def _ingredients(name: str, options: LogOptions, report: LoadReport, law: RowLaw) -> tuple[Ingredient, ...]:
     given = report.requests - report.histories_counted
     histories = (
         f"{given} given, {report.histories_counted} counted with {options.tokens_per_event} tokens for each earlier ranking, "
@@ -57,7 +62,6 @@ def _ingredients(name: str, options: LogOptions, report: LoadReport) -> tuple[In
     )
     slots = "user ids hashed under " + ("a random key" if report.random_key else "the given key")
     assumed = options.candidates_when_missing
-    law = options.law
     return (
         Ingredient(
             what="arrivals and users",
@@ -84,10 +88,15 @@ def _ingredients(name: str, options: LogOptions, report: LoadReport) -> tuple[In
             source=name,
             rule=f"{report.signals}, of which {report.signals_used} announce",
         ),
-        Ingredient(
-            what="embedding rows",
-            origin=Origin.GENERATED,
-            source="Zipf",
-            rule=f"exponent {law.exponent:g} over {law.catalog_rows} rows, {law.drift_percent_per_hour:g} percent drift an hour",
-        ),
+        _rows(name, options, report, law),
     )
+
+
+def _rows(name: str, options: LogOptions, report: LoadReport, law: RowLaw) -> Ingredient:
+    each = f"{options.rows_per_token} a token and a candidate"
+    if report.item_law is not None:
+        fitted = f"{each}, by the law of the log's items, each with as many rows: {report.item_law.words}"
+        return Ingredient(what="embedding rows", origin=Origin.SCALED, source=name, rule=fitted)
+    drift = f"{law.drift_percent_per_hour:g} percent drift an hour"
+    rule = f"{each}, exponent {law.exponent:g} over {law.catalog_rows} rows, {drift}"
+    return Ingredient(what="embedding rows", origin=Origin.GENERATED, source="Zipf", rule=rule)
