@@ -14,6 +14,8 @@ import typer
 from grfleet.access import FlagsAnywhereGroup
 from grfleet.decisions import decisions
 from grfleet.demo.command import demo
+from grfleet.model.command import app as model_app
+from grfleet.replay import replay
 from grfleet.simulate.command import oracle, simulate
 from grfleet.top.command import top
 from grfleet.trace.command import app as trace_app
@@ -26,12 +28,14 @@ app = typer.Typer(
     help="Control plane for generative recommendation fleets.",
 )
 app.add_typer(trace_app, name="trace", help="Event logs: check one, convert it into requests, generate some.")
+app.add_typer(model_app, name="model", help="Allocator models: check a file, bring it into a cluster, list what is there.")
 app.add_typer(testbed_app, name="testbed", help="A real Kubernetes control plane on this machine.")
 app.command("demo")(demo)
 app.command("simulate")(simulate)
 app.command("oracle")(oracle)
 app.command("top")(top)
 app.command("decisions")(decisions)
+app.command("replay")(replay)
 
 
 def _print_version(wanted: bool) -> None:

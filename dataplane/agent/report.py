@@ -103,6 +103,7 @@ def record(
     facts: dict[str, object] = {"message": outcome.message, "mayApply": outcome.may_drive}
     costs = decision.inputs.view.costs
     for name, value in (
+        ("policyReason", decision.reason.value if outcome.reason != decision.reason.value else None),
         ("goalEmbBytes", decision.goal_emb_bytes),
         ("predictedP99Ms", decision.predicted_p99_ms),
         ("goalP99Ms", decision.goal_p99_ms),

@@ -326,7 +326,7 @@ class DecisionInputs(msgspec.Struct, frozen=True, kw_only=True):
     now_ms: float
 
 
-class GuestWord(msgspec.Struct, frozen=True, kw_only=True):
+class GuestWord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What the trained model said at one decision.
 
     Attributes
