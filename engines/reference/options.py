@@ -26,6 +26,9 @@ class ServiceFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     gather_efficiency: Annotated[float, Meta(gt=0, le=1)] = DEMO_ACCELERATOR.gather_efficiency
     gather_fixed_ms: Annotated[float, Meta(ge=0)] = DEMO_ACCELERATOR.gather_fixed_ms
     base_ms: Annotated[float, Meta(ge=0)] = DEMO_ACCELERATOR.base_ms
+    to_host_bytes_per_second: Annotated[int, Meta(ge=1)] | None = DEMO_ACCELERATOR.to_host_bytes_per_second
+    duplex_to_device_share: Annotated[float, Meta(gt=0, le=1)] = DEMO_ACCELERATOR.duplex_to_device_share
+    duplex_to_host_share: Annotated[float, Meta(gt=0, le=1)] = DEMO_ACCELERATOR.duplex_to_host_share
 
 
 class ConfigFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -46,6 +49,7 @@ class ConfigFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forb
     ssd_bytes: Annotated[int, Meta(ge=0, le=1 << 50)] = 0
     ssd_bytes_per_second: Annotated[int, Meta(ge=1, le=1 << 50)] = InstanceConfig.ssd_bytes_per_second
     reload_fixed_ms: Annotated[float, Meta(ge=0, le=1e6)] = InstanceConfig.reload_fixed_ms
+    refill_yields: bool = InstanceConfig.refill_yields
     popularity: ItemPopularity = ItemPopularity(exponent=0.95, catalog_rows=10_000_000)
     service: ServiceFile = ServiceFile()
 
@@ -115,6 +119,7 @@ def instance_config(file: ConfigFile) -> InstanceConfig:
         ssd_bytes=file.ssd_bytes,
         ssd_bytes_per_second=file.ssd_bytes_per_second,
         reload_fixed_ms=file.reload_fixed_ms,
+        refill_yields=file.refill_yields,
     )
 
 

@@ -45,6 +45,9 @@ class InstanceConfig:
         Rate at which the SSD is read.
     reload_fixed_ms : float
         Fixed cost of loading one user's state from a lower tier.
+    refill_yields : bool
+        Whether a refill gets only what demand and reload leave of the link. Otherwise its rate is set aside for it, and slows
+        them while it lasts.
     max_rows_per_request : int
         A request asking for more is refused, so that a hostile one cannot exhaust memory.
     """
@@ -67,6 +70,7 @@ class InstanceConfig:
     ssd_bytes: int = 0
     ssd_bytes_per_second: int = 6_000_000_000
     reload_fixed_ms: float = 0.0
+    refill_yields: bool = False
     max_rows_per_request: int = 4_000_000
 
     def __post_init__(self) -> None:

@@ -20,6 +20,7 @@ from simulator.core.lookups import Refused, RowLookups
 from simulator.core.lower_tiers import LowerTier, LowerTiers
 from simulator.core.popularity import RowSampler
 from simulator.core.prefixes import PreInference
+from simulator.core.shared_link import SharedLink
 from simulator.core.split import PoolSplit, SplitRules
 from simulator.physics.reload import stall_ms
 
@@ -72,6 +73,7 @@ class GRInstanceCore:
             host_bytes=config.host_bytes,
             ssd_bytes=config.ssd_bytes,
         )
+        self._link = SharedLink(service)
         self._rows = RowLookups(config, emb=self.emb, samples=self.samples)
         self._jobs: deque[tuple[float, float, CacheKey]] = deque()
         self._in_service: tuple[CacheKey, Entry] | None = None
@@ -219,6 +221,7 @@ class GRInstanceCore:
             self._unpin()
             jobs.popleft()
         self.clock_ms = clock
+        self._offload_until(clock)
         self._refill_until(clock)
         if self.split.deferred:
             self.split.settle(clock)
@@ -299,14 +302,16 @@ class GRInstanceCore:
     ) -> tuple[float, float, int, int, int]:
         """Run one job through caches and server; return (start, service, tokens hit in HBM, rows missed, rows asked)."""
         model, tally = self.config.service, self.tally
-        hit, loaded, stall = self._find(key, tokens=tokens, candidates=candidates, per_token=per_token)
+        hit, loaded, stall = self._find(key, arrival, tokens=tokens, candidates=candidates, per_token=per_token)
         asked = rows - (hit + loaded) * per_token
         self._report_user(key[0], tokens)
         missed = self._rows.missed(request_id, sampler, rows=rows, asked=asked, time_us=int(self.clock_ms * 1e3))
         defaulted = 0 if self._rows.waits(asked=asked, missed=missed) else missed
         taken = self._refill_share() if missed else 0.0
         compute = stall + model.compute_ms(history=tokens, candidates=candidates, cached=hit + loaded)
-        gather = model.gather_ms(missed_rows=missed - defaulted, link_share_taken=taken)
+        gather = self._link.gather_ms(missed - defaulted, taken=taken)
+        if gather:
+            self._link.took(gather - model.gather_fixed_ms)
         service = compute + gather
         start = max(arrival, self._free_at_ms)
         self._free_at_ms = start + service
@@ -325,7 +330,7 @@ class GRInstanceCore:
         tally.kv_miss_ms += compute - model.compute_ms(history=tokens, candidates=candidates, cached=tokens)
         return start, service, hit, missed, asked
 
-    def _find(self, key: CacheKey, *, tokens: int, candidates: int, per_token: int) -> tuple[int, int, float]:
+    def _find(self, key: CacheKey, arrival: float, *, tokens: int, candidates: int, per_token: int) -> tuple[int, int, float]:
         """Ask all tiers for a history; return tokens hit in HBM, tokens loaded from below, and milliseconds that loading adds.
 
         State below HBM is loaded when that is not slower than computing it and looking its rows up again. It is in HBM afterwards
@@ -333,23 +338,27 @@ class GRInstanceCore:
         """
         held = self.lower.take(key)
         hit = self.kv.access(key, tokens)
+        if arrival >= self._free_at_ms:
+            self._link.free_since(arrival)
+        self._free_at_ms += self._link.hand_over(arrival, offloaded_bytes=self.lower.offloaded_bytes, free_at_ms=self._free_at_ms)
+        self._offload_until(max(arrival, self._free_at_ms))
         if held is None:
             return hit, 0, 0.0
         model, available = self.config.service, min(held.tokens, tokens)
         taken = self._refill_share()
-        again = model.gather_ms(missed_rows=int(per_token * self._rows.miss_ratio * available), link_share_taken=taken)
+        again = self._link.gather_ms(int(per_token * self._rows.miss_ratio * available), taken=taken)
         anew = again + model.compute_ms(history=tokens, candidates=candidates, cached=0)
         shorter = model.compute_ms(history=tokens, candidates=candidates, cached=available)
-        rate = model.link_bytes_per_second * (1.0 - taken)
-        if held.tier is LowerTier.SSD:
-            rate = min(rate, self.config.ssd_bytes_per_second)
         size = self.kv.bytes_of(available)
-        stall = self.config.reload_fixed_ms + stall_ms(load_ms=size / rate * 1e3, compute_ms=shorter, layers=model.layers)
+        source = self.config.ssd_bytes_per_second if held.tier is LowerTier.SSD else None
+        load = self._link.load_ms(size, taken=taken, source_bytes_per_second=source)
+        stall = self.config.reload_fixed_ms + stall_ms(load_ms=load, compute_ms=shorter, layers=model.layers)
         if key not in self.kv:
             self.lower.put_back(key, held.tokens, held.bytes)
         if not available or stall + shorter > anew:
             return hit, 0, 0.0
         self.tally.reload_bytes += size
+        self._link.took(load)
         if held.tier is LowerTier.HOST:
             self.tally.host_hit += available
         else:
@@ -366,6 +375,7 @@ class GRInstanceCore:
             self.lower.put_back(key, held.tokens, held.bytes)
             return 0
         self.tally.prefetch_bytes += held.bytes
+        self._link.prefetched(held.bytes)
         return held.bytes
 
     def _report_user(self, user_key: str, tokens: int) -> None:
@@ -388,14 +398,21 @@ class GRInstanceCore:
             self.tally.evicted_invalidated += self.kv.unpin(*self._in_service)
             self._in_service = None
 
+    def _offload_until(self, now_ms: float) -> None:
+        refilling = bool(self.emb.backlog_bytes and self.split.refill_bytes_per_second)
+        self._link.offload_until(now_ms, offloaded_bytes=self.lower.offloaded_bytes, refilling=refilling)
+
     def _refill_share(self) -> float:
-        if not self.emb.backlog_bytes:
+        """Share of the link that is set aside for a refill now."""
+        if self.config.refill_yields or not self.emb.backlog_bytes:
             return 0.0
         return min(MAX_REFILL_SHARE, self.split.refill_bytes_per_second / self.config.service.link_bytes_per_second)
 
     def _refill_until(self, now_ms: float) -> None:
         """Spend the refill budget of the time passed; what is below one sampled row is carried on."""
         elapsed, self._refilled_to_ms = now_ms - self._refilled_to_ms, max(now_ms, self._refilled_to_ms)
+        if self.config.refill_yields and elapsed > 0:
+            elapsed = self._link.left_for_refill_ms(elapsed)
         if elapsed <= 0 or not self.emb.backlog_bytes:
             self._refill_carry = 0.0 if elapsed > 0 else self._refill_carry
             return

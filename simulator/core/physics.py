@@ -25,6 +25,10 @@ class ServiceModel:
         Share of the link that a random gather of single rows reaches.
     gather_fixed_ms, base_ms : float
         Fixed cost of a gather with at least one miss; fixed cost of each request.
+    to_host_bytes_per_second : int, optional
+        Rate of the other direction, which off-load takes; that of `link_bytes_per_second` when absent.
+    duplex_to_device_share, duplex_to_host_share : float
+        Share of its rate that a direction keeps while the other one is busy; 1 when they do not disturb each other.
     """
 
     layers: int
@@ -35,6 +39,9 @@ class ServiceModel:
     gather_efficiency: float
     gather_fixed_ms: float
     base_ms: float
+    to_host_bytes_per_second: int | None = None
+    duplex_to_device_share: float = 1.0
+    duplex_to_host_share: float = 1.0
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -74,6 +81,8 @@ L20_HSTU = ServiceModel(
     gather_efficiency=0.55,
     gather_fixed_ms=0.05,
     base_ms=0.0,
+    duplex_to_device_share=0.45,
+    duplex_to_host_share=0.97,
 )
 
 SLOW_DOWN = 20
@@ -90,4 +99,6 @@ DEMO_ACCELERATOR = ServiceModel(
     gather_efficiency=0.55,
     gather_fixed_ms=0.05 * SLOW_DOWN,
     base_ms=0.1 * SLOW_DOWN,
+    duplex_to_device_share=0.45,
+    duplex_to_host_share=0.97,
 )

@@ -66,6 +66,9 @@ class FleetConfig:
     refill : RefillMode
     refill_link_percent : int
         Share of the link that a throttled refill may take.
+    refill_yields : bool
+        Whether a refill gets only what demand and reload leave of the link. Otherwise its rate is set aside for it, and slows
+        them while it lasts.
 
     Raises
     ------
@@ -87,6 +90,7 @@ class FleetConfig:
     load_behind_percent: int | None = None
     refill: RefillMode = RefillMode.THROTTLED
     refill_link_percent: int = 20
+    refill_yields: bool = False
 
     def __post_init__(self) -> None:
         for name, least, most in (

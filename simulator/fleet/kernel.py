@@ -11,18 +11,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.compiled import lean
-from simulator.fleet import resize, ring
+from simulator.fleet import link, resize, ring
 from simulator.fleet import users as kv
 from simulator.fleet.randomness import binomial, mix, stream_of
 from simulator.fleet.resize import SHORT_MEMORY, refill_backlog
 from simulator.fleet.service import compute_ms, gather_ms
 from simulator.fleet.state import (
     CELL_ROWS,
+    DUPLEX_TO_DEVICE,
     EMB_MISS_MS,
     EVERY_ROW,
     FILLED_AT,
     FREE_AT,
+    GATHER_FIXED_MS,
+    GATHER_PER_SECOND,
     HEAD_MISS,
+    HOST_LIMIT,
     KV_ASKED,
     KV_EVICTED,
     KV_HIT,
@@ -33,11 +37,13 @@ from simulator.fleet.state import (
     LOWER_HIT,
     MODE,
     NO_ROWS,
+    OFFLOAD_LEFT,
     PAGE_BYTES,
     PAGES,
     RATIO,
     RECORD_ONE_IN,
     REFILL_PER_SECOND,
+    REFILL_YIELDS,
     RELOAD_BYTES,
     RELOAD_FIXED_MS,
     REQUESTS,
@@ -133,16 +139,30 @@ def rows_missed(
 
 
 @lean
-def reload_ms(
-    physics: NDArray[np.float64], fleet: NDArray[np.int64], loaded: int, from_ssd: bool, taken: float, compute: float
-) -> float:
-    """Return what loading so many tokens adds to a request that then computes for `compute` ms: layer by layer, overlapped."""
-    rate = physics[LINK_PER_MS] * (1.0 - taken)
+def load_ms(physics: NDArray[np.float64], left: float, size: int, from_ssd: bool, taken: float) -> float:
+    """Return milliseconds to load so many bytes of state while `left` bytes wait to go to the host."""
+    alone = physics[LINK_PER_MS] * (1.0 - taken)
+    both = alone * physics[DUPLEX_TO_DEVICE]
     if from_ssd:
-        rate = min(rate, physics[SSD_PER_MS])
-    load = kv.pages_of(fleet, loaded) * fleet[PAGE_BYTES] / rate
+        alone, both = min(alone, physics[SSD_PER_MS]), min(both, physics[SSD_PER_MS])
+    return float(link.transfer_ms(physics, left, float(size), alone, both))
+
+
+@lean
+def stall_ms(physics: NDArray[np.float64], fleet: NDArray[np.int64], load: float, compute: float) -> float:
+    """Return what such a load adds to a request that then computes for `compute` ms: layer by layer, overlapped."""
     layers = fleet[LAYERS]
     return float(physics[RELOAD_FIXED_MS] + load / layers + max(0.0, load - compute) * (layers - 1) / layers)
+
+
+@lean
+def gather_beside_ms(physics: NDArray[np.float64], row_bytes: int, missed: int, taken: float, left: float) -> float:
+    """Return milliseconds to fetch missed rows while `left` bytes wait to go to the host."""
+    if left <= 0.0 or missed == 0:
+        return float(gather_ms(physics, row_bytes, missed, taken))
+    alone = physics[GATHER_PER_SECOND] * (1.0 - taken) / 1e3
+    taking = link.transfer_ms(physics, left, float(missed * row_bytes), alone, alone * physics[DUPLEX_TO_DEVICE])
+    return float(physics[GATHER_FIXED_MS] + taking)
 
 
 @lean
@@ -154,7 +174,9 @@ def share_taken(
     rows: Rows,
     laws: Laws,
 ) -> float:
-    """Return the share of the link that a refill takes now."""
+    """Return the share of the link that is set aside for a refill now."""
+    if physics[REFILL_YIELDS] > 0.0:
+        return 0.0
     if physics[REFILL_PER_SECOND] <= 0.0 or refill_backlog(fleet, ints, floats, rows, laws) == 0:
         return 0.0
     share: float = min(MOST_REFILL_SHARE, physics[REFILL_PER_SECOND] / (physics[LINK_PER_MS] * 1e3))
@@ -191,16 +213,25 @@ def serve_one(
     hit = kv.access(fleet, ints, users, user, history, serving)
     if floats[FILLED_AT] < 0.0 and ints[KV_EVICTED] > 0:
         floats[FILLED_AT] = now
-    loaded, stall = 0, 0.0
+    tiers, left = ints[HOST_LIMIT] > 0, 0.0
+    if tiers:
+        link.hand_over(physics, ints, floats, now)
+        start = max(now, floats[FREE_AT])
+        link.offload_until(physics, ints, floats, resize.refilling(physics, fleet, ints, floats, rows, laws), start)
+        left = floats[OFFLOAD_LEFT]
+    loaded, stall, transfers = 0, 0.0, 0.0
     if available > 0:
         taken = share_taken(physics, fleet, ints, floats, rows, laws)
         per_token = fleet[ROWS_PER_TOKEN] * floats[RATIO]
-        again = gather_ms(physics, fleet[ROW_BYTES], int(per_token * available), taken)
+        again = gather_beside_ms(physics, fleet[ROW_BYTES], int(per_token * available), taken, left)
         shorter = compute_ms(physics, history, candidates, available)
-        stall = reload_ms(physics, fleet, available, below == kv.SSD, taken, shorter)
+        size = kv.pages_of(fleet, available) * fleet[PAGE_BYTES]
+        load = load_ms(physics, left, size, below == kv.SSD, taken)
+        stall = stall_ms(physics, fleet, load, shorter)
         if stall + shorter <= compute_ms(physics, history, candidates, 0) + again:
-            loaded = available
-            ints[RELOAD_BYTES] += kv.pages_of(fleet, loaded) * fleet[PAGE_BYTES]
+            loaded, transfers = available, load
+            ints[RELOAD_BYTES] += size
+            left = link.left_after(physics, left, load)
         else:
             stall = 0.0
         if record[user, TIER] == kv.NOWHERE:  # no room in HBM: it stays on the host
@@ -214,7 +245,11 @@ def serve_one(
     if missed > 0 and 100 * (asked - missed) >= fleet[LOAD_BEHIND] * asked:
         ints[ROWS_DEFAULTED] += missed
     elif missed > 0:
-        gather = gather_ms(physics, fleet[ROW_BYTES], missed, share_taken(physics, fleet, ints, floats, rows, laws))
+        taken = share_taken(physics, fleet, ints, floats, rows, laws)
+        gather = gather_beside_ms(physics, fleet[ROW_BYTES], missed, taken, left)
+        transfers += gather - physics[GATHER_FIXED_MS]
+    if tiers or physics[REFILL_YIELDS] > 0.0:
+        link.took(physics, floats, transfers)
     service = compute + stall + gather
     start = max(now, floats[FREE_AT])
     floats[FREE_AT] = start + service

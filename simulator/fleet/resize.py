@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.compiled import lean
-from simulator.fleet import ring
+from simulator.fleet import link, ring
 from simulator.fleet import users as kv
 from simulator.fleet.state import (
     BLOCKING,
@@ -17,6 +17,8 @@ from simulator.fleet.state import (
     EMB_TARGET,
     FREE_AT,
     HEAD_ROWS,
+    HIGHER_MS,
+    HOST_LIMIT,
     KNOWN_LAW,
     KNOWN_USED,
     KV_LIMIT,
@@ -28,6 +30,7 @@ from simulator.fleet.state import (
     REFILL_BYTES,
     REFILL_CARRY,
     REFILL_PER_SECOND,
+    REFILL_YIELDS,
     REFILLED_TO,
     RESIZE_EVICTED,
     ROW_BYTES,
@@ -89,6 +92,19 @@ def refill_backlog(fleet: NDArray[np.int64], ints: NDArray[np.int64], floats: ND
 
 
 @lean
+def refilling(
+    physics: NDArray[np.float64],
+    fleet: NDArray[np.int64],
+    ints: NDArray[np.int64],
+    floats: NDArray[np.float64],
+    rows: Rows,
+    laws: Laws,
+) -> bool:
+    """Say whether an ordered refill is under way."""
+    return bool(physics[REFILL_PER_SECOND] > 0.0 and refill_backlog(fleet, ints, floats, rows, laws) > 0)
+
+
+@lean
 def load_rows(
     fleet: NDArray[np.int64], ints: NDArray[np.int64], floats: NDArray[np.float64], rows: Rows, laws: Laws, budget_bytes: int
 ) -> int:
@@ -115,6 +131,10 @@ def refill_until(
     if elapsed <= 0.0:
         return
     floats[REFILLED_TO] = now_ms
+    if physics[REFILL_YIELDS] > 0.0:
+        used = min(floats[HIGHER_MS], elapsed)
+        floats[HIGHER_MS] -= used
+        elapsed -= used
     if refill_backlog(fleet, ints, floats, rows, laws) == 0:
         floats[REFILL_CARRY] = 0.0
         return
@@ -165,7 +185,9 @@ def advance(
     serving: int,
     now_ms: float,
 ) -> None:
-    """Move time forward: refill under the cap, then settle a split that waits."""
+    """Move time forward: off-load what waits, refill under the cap, then settle a split that waits."""
+    if ints[HOST_LIMIT] > 0:
+        link.offload_until(physics, ints, floats, refilling(physics, fleet, ints, floats, rows, laws), now_ms)
     if physics[REFILL_PER_SECOND] > 0.0:
         refill_until(physics, fleet, ints, floats, rows, laws, now_ms)
     if ints[EMB_TARGET] != ints[EMB_LIMIT]:

@@ -44,6 +44,10 @@ def fleet_floats(config: FleetConfig) -> NDArray[np.float64]:
     out[state.BLOCKING] = config.refill is RefillMode.BLOCKING
     out[state.SSD_PER_MS] = config.ssd_bytes_per_second / 1e3
     out[state.RELOAD_FIXED_MS] = config.reload_fixed_ms
+    to_host = service.to_host_bytes_per_second
+    out[state.TO_HOST_PER_MS] = (service.link_bytes_per_second if to_host is None else to_host) / 1e3
+    out[state.DUPLEX_TO_DEVICE], out[state.DUPLEX_TO_HOST] = service.duplex_to_device_share, service.duplex_to_host_share
+    out[state.REFILL_YIELDS] = config.refill_yields
     if isinstance(service, ProfiledService):
         _profiled(service, out)
     elif type(service) is ServiceModel:

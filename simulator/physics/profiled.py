@@ -67,6 +67,9 @@ def profiled_service(
         gather_efficiency=accelerator.gather_link_share,
         gather_fixed_ms=accelerator.gather_fixed_ms * slow_down,
         base_ms=law.launch_ms * slow_down,
+        to_host_bytes_per_second=accelerator.to_host_bytes_per_second // slow_down,
+        duplex_to_device_share=accelerator.duplex_to_device_share,
+        duplex_to_host_share=accelerator.duplex_to_host_share,
         law=law,
         slow_down=float(slow_down),
     )

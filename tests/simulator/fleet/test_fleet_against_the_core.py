@@ -19,6 +19,9 @@ from simulator.fleet.state import Rows
 from simulator.replay import Outcomes, even_slots, replay
 from simulator.request_log import RequestLog
 
+#: Off-load takes longer than there is between two requests, and halves what comes in.
+BUSY_LINK = replace(SERVICE, to_host_bytes_per_second=1_000_000_000, duplex_to_device_share=0.45, duplex_to_host_share=0.97)
+
 
 def the_core(log: RequestLog, fleet: FleetConfig, *, every_ms: float = np.inf, wanted: Sequence[int] = ()) -> Outcomes:
     """Replay a log on cores, with the splits that a policy would have wanted at the ends of its intervals."""
@@ -70,6 +73,7 @@ def test_shrinking_below_what_is_in_use_evicts_and_waits_as_the_core_does(per_se
     np.testing.assert_allclose(mine.latency_ms, core.latency_ms, rtol=1e-9)
 
 
+@pytest.mark.parametrize("to_host", [None, 1_500_000_000])
 @pytest.mark.parametrize(
     "tiers",
     [
@@ -78,9 +82,12 @@ def test_shrinking_below_what_is_in_use_evicts_and_waits_as_the_core_does(per_se
         {"host_bytes": 5 * MIB, "ssd_bytes": 20 * MIB},
     ],
 )
-def test_what_lies_below_hbm_is_found_and_loaded_or_computed_anew_as_in_the_core(tiers: dict[str, Any]) -> None:
-    fast_link = replace(SERVICE, link_bytes_per_second=24_800_000_000)  # or computing anew would always be faster
-    log, fleet = a_log(rows_per_token=0), a_fleet(service=fast_link, **tiers)
+def test_what_lies_below_hbm_is_found_and_loaded_or_computed_anew_as_in_the_core(
+    tiers: dict[str, Any], to_host: int | None
+) -> None:
+    # A fast way in, or computing anew would always be faster; a slow way out, so that off-load waits and slows what comes in.
+    link = replace(SERVICE, link_bytes_per_second=24_800_000_000, to_host_bytes_per_second=to_host, duplex_to_device_share=0.45)
+    log, fleet = a_log(rows_per_token=0), a_fleet(service=replace(link, duplex_to_host_share=0.9), **tiers)
     wanted = [emb * MIB for emb in (200, 250, 20)]
     every_ms = log.duration_ms / 4
     core, cores = the_cores(log, fleet, every_ms=every_ms, wanted=wanted)
@@ -94,9 +101,17 @@ def test_what_lies_below_hbm_is_found_and_loaded_or_computed_anew_as_in_the_core
     np.testing.assert_allclose(mine.latency_ms, core.latency_ms, rtol=1e-9)
 
 
-@pytest.mark.parametrize("refill", [RefillMode.LAZY, RefillMode.THROTTLED])
-def test_with_rows_the_fleet_agrees_with_the_core_but_for_the_draws(refill: RefillMode) -> None:
-    log, fleet = a_log(), a_fleet(refill=refill)
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"refill": RefillMode.LAZY},
+        {"refill": RefillMode.THROTTLED},
+        {"refill": RefillMode.THROTTLED, "refill_yields": True},
+        {"refill": RefillMode.THROTTLED, "refill_yields": True, "host_bytes": 256 * MIB, "service": BUSY_LINK},
+    ],
+)
+def test_with_rows_the_fleet_agrees_with_the_core_but_for_the_draws(how: dict[str, Any]) -> None:
+    log, fleet = a_log(), a_fleet(**how)
     wanted = [emb * MIB for emb in (12, 40, 12)]
     every_ms = log.duration_ms / 4
     core = the_core(log, fleet, every_ms=every_ms, wanted=wanted)
