@@ -47,7 +47,10 @@ class Sampling(Wire, frozen=True, kw_only=True):
 
 
 class Describe(Wire, frozen=True, kw_only=True):
-    """Answer of GET /describe: what this engine is and what may be resized online."""
+    """Answer of GET /describe: what this engine is and what may be resized online.
+
+    `refillBlocksServing` says that nothing is served while a grown cache is being filled; agents then move slowly and hold in bursts.
+    """
 
     contract_version: str
     engine: Name
@@ -66,6 +69,7 @@ class Describe(Wire, frozen=True, kw_only=True):
     p99_ms: Annotated[float, Meta(gt=0)]
     sampling: Sampling
     max_split_change_bytes: Bytes | None = None
+    refill_blocks_serving: bool = False
 
 
 class KvCounters(Wire, frozen=True, kw_only=True):

@@ -227,7 +227,8 @@ class Agent:
             )
         with self.metrics.decide_seconds.time():
             view = self._estimators.view()
-            intent = policy_intent(held.spec) if held is not None else None
+            blocking = isinstance(reading, Reading) and reading.describe.refill_blocks_serving
+            intent = policy_intent(held.spec, refill_blocking=blocking) if held is not None else None
             decision, self._state = decide(
                 observation, view, intent, self._state, now_ms, model=self._models.wanted_by(self._spec)
             )

@@ -37,10 +37,13 @@ def split_in_force(split: SplitState, *, start_id: str) -> SplitInForce:
     )
 
 
-def policy_intent(spec: agent.IntentSpec) -> AllocationIntent:
+def policy_intent(spec: agent.IntentSpec, *, refill_blocking: bool = False) -> AllocationIntent:
     """Return an accepted intent as the policy takes it.
 
-    Neither a refill backlog nor a burst freezes the split: contract v1 describes no engine whose refill blocks serving.
+    Parameters
+    ----------
+    refill_blocking : bool
+        What the engine says of itself. Only then may a backlog of refill, or a burst, freeze the split.
     """
     return AllocationIntent(
         strategy=Strategy(spec.strategy.value),
@@ -70,7 +73,8 @@ def policy_intent(spec: agent.IntentSpec) -> AllocationIntent:
             freeze_when_blocking=spec.recovery.freeze_when_blocking,
         ),
         paused=spec.paused,
-        freeze_on_backlog=False,
+        freeze_on_backlog=refill_blocking,
+        refill_blocking=refill_blocking,
     )
 
 

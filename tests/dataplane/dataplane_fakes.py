@@ -87,6 +87,7 @@ class FakeEngine:
     limits_fault: str = ""
     in_flight: int = 1
     accepted: int = 0
+    refill_blocks: bool = False
     draining: bool | None = False
     drains: list[bool] = field(default_factory=list)
     drain_fault: str = ""
@@ -149,7 +150,7 @@ class FakeEngine:
             model=ModelIdentity(name="m", version="1"), pool_bytes=self.pool_bytes, granule_bytes=self.granule_bytes,
             link_bytes_per_second=20_000_000_000, kv_bytes_per_token=8192, emb_row_bytes=4096, resizable=["emb", "kv"],
             key_kinds=["user", "row"], tiers=self.tiers, p99_ms=100.0, sampling=Sampling(users_one_in=1, rows_one_in=16),
-            max_split_change_bytes=self.max_change,
+            max_split_change_bytes=self.max_change, refill_blocks_serving=self.refill_blocks,
         )  # fmt: skip
 
     async def observe(self) -> Observe:

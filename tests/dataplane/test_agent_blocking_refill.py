@@ -1,0 +1,53 @@
+"""An engine whose refill blocks serving says so, and its agent moves slowly and holds the split in a burst."""
+
+from __future__ import annotations
+
+import pytest
+from dataplane_world import World
+
+BRISK = {"maxPercentPerSecond": 20, "deadbandPercent": 0}
+
+
+async def _warm(world: World, **spec: object) -> None:
+    """An agent that trusts its estimates and has arrived at its goal."""
+    world.intend(strategy="MissRatioCurve", step=BRISK, **spec)
+    for _ in range(150):
+        world.touch_skewed_users()
+        await world.rounds(requests=40)
+
+
+async def _burst(world: World, seconds: int = 8) -> set[str]:
+    """Reasons given while twice the requests come."""
+    reasons = set()
+    for _ in range(seconds):
+        world.touch_skewed_users()
+        await world.rounds(requests=80)
+        reasons.add(world.reason)
+    return reasons
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+async def test_a_burst_holds_the_split_only_where_refill_blocks_serving(blocks: bool) -> None:
+    world = World(refill_blocks=blocks)
+    await _warm(world)
+    assert ("BurstFreeze" in await _burst(world)) is blocks
+    record = world.agent.decisions.after(world.agent.decisions.last_sequence - 1).decisions[-1]
+    assert record.inputs["round"]["phase"] == "Burst"
+    assert record.inputs["round"]["refillLinkPercent"] == 20.0
+
+
+async def test_the_policy_may_forbid_the_freeze() -> None:
+    world = World(refill_blocks=True)
+    await _warm(world, recovery={"freezeWhenBlocking": False})
+    assert "BurstFreeze" not in await _burst(world)
+
+
+@pytest.mark.parametrize(("blocks", "least", "most"), [(True, 5.0, 10.5), (False, 38.0, 40.0)])
+async def test_where_refill_blocks_the_split_moves_a_point_a_second(blocks: bool, least: float, most: float) -> None:
+    world = World(refill_blocks=blocks)
+    world.intend(strategy="Static", step=BRISK, bounds={"fallbackEmbPercent": 50})
+    await world.rounds(3)
+    world.intend(strategy="Static", step=BRISK, bounds={"fallbackEmbPercent": 90})
+    before = world.emb_percent
+    await world.rounds(10)
+    assert least <= world.emb_percent - before <= most
