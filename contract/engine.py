@@ -49,7 +49,7 @@ class Sampling(Wire, frozen=True, kw_only=True):
 class Describe(Wire, frozen=True, kw_only=True):
     """Answer of GET /describe: what this engine is and what may be resized online.
 
-    `refillBlocksServing` says that nothing is served while a grown cache is being filled; agents then move slowly and hold in bursts.
+    `refillBlocksServing` says that nothing is served while a grown cache is filled; agents then move slowly and hold in bursts.
     """
 
     contract_version: str
