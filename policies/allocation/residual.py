@@ -51,6 +51,7 @@ def corrected_points(
     """
     gain_percent = 100.0 * (1.0 - anchor_p99_ms / base_p99_ms) if base_p99_ms > 0.0 else 0.0
     pays = gain_percent > residual.min_gain_percent * widening  # also False for what is not a number
-    aim = min(max(anchor_percent - base_percent, -residual.max_percent), residual.max_percent) if pays else 0.0
-    moved = points + (aim - points) * (1.0 - math.exp(-max(dt_ms, 0.0) / _PULL_MS))
-    return min(max(moved, -residual.max_percent), residual.max_percent)
+    way = min(max(anchor_percent - base_percent, -residual.max_percent), residual.max_percent)
+    moved = points + ((way if pays else 0.0) - points) * (1.0 - math.exp(-max(dt_ms, 0.0) / _PULL_MS))
+    # What was right for another answer of the base must not lead past the anchor now.
+    return min(max(moved, min(way, 0.0)), max(way, 0.0))

@@ -42,7 +42,7 @@ def test_it_arrives_at_the_anchor_and_no_further_than_its_bound():
 
 @pytest.mark.parametrize("anchor_p99", [19.9, 20.0, 25.0, math.nan])
 def test_what_promises_too_little_fades(anchor_p99):
-    points = 10.0
+    points = 9.0
     for _ in range(50):
         points = _step(points, anchor_p99=anchor_p99)
     assert abs(points) < 1e-3
@@ -63,11 +63,10 @@ def test_restless_curves_must_promise_more():
     dt_ms=st.floats(-10.0, 1e7),
     bound=st.floats(0.0, 50.0),
 )
-def test_it_never_leaves_its_bound_and_never_points_away_from_the_anchor(
+def test_it_never_leaves_its_bound_nor_points_away_from_the_anchor_nor_leads_past_it(
     points, base, anchor, base_p99, anchor_p99, dt_ms, bound
 ):
     residual = Residual(enabled=True, max_percent=bound)
     after = _step(points, base=base, anchor=anchor, base_p99=base_p99, anchor_p99=anchor_p99, dt_ms=dt_ms, residual=residual)
     assert abs(after) <= bound
-    from_rest = _step(base=base, anchor=anchor, base_p99=base_p99, anchor_p99=anchor_p99, dt_ms=dt_ms, residual=residual)
-    assert from_rest * (anchor - base) >= 0.0
+    assert min(anchor - base, 0.0) <= after <= max(anchor - base, 0.0)
