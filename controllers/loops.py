@@ -22,7 +22,7 @@ def all_loops() -> list[Loop]:
         PoolLoop(KeyPublisher(key), parsed, book),
         ModelsLoop(parsed, models),
         AllocationLoop(key, parsed, book, models),
-        AllocationRollupLoop(parsed),
+        AllocationRollupLoop(parsed, book),
         RoutingLoop(parsed),
         PreInferenceLoop(parsed, book),
     ]

@@ -11,6 +11,7 @@ from controllers.allocation.decide import decide
 from controllers.allocation.execute import execute
 from controllers.allocation.memory import Memory
 from controllers.allocation.observe import BY_UID, observe, uid_index
+from controllers.allocation.rollout import permit_of
 from controllers.model_bytes import ModelBytes
 from controllers.parsed import ParsedObjects
 from controllers.runtime.controller import DONE, Result
@@ -37,9 +38,11 @@ class AllocationLoop:
         self._agents: Agents | None = None
 
     def keys_for(self, event: WatchEvent, store: Store) -> Iterable[Key]:
-        """See `wake.instances_for`; a new table concerns who drains, since Drained waits for it."""
+        """See `wake.instances_for`; a new table concerns who drains, as Drained waits for it; a step of a rollout everybody."""
         if event.resource == ROUTING_TABLES:
             return [key_of(each) for each in store.of_pool(INSTANCES, event.key) if each["spec"].get("drain") is not None]
+        if event.resource == POOLS and permit_of(event.old) != permit_of(event.obj):
+            return [key_of(each) for each in store.of_pool(INSTANCES, event.key)]
         return instances_for(event, store)
 
     async def start(self, ctx: Context) -> None:

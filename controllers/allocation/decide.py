@@ -16,6 +16,7 @@ from controllers.allocation.drained import is_finishing
 from controllers.allocation.intent import pushed_spec, wanted_intent
 from controllers.allocation.observe import Observation
 from controllers.allocation.report import status_of
+from controllers.allocation.rollout import permitted_intent
 from controllers.allocation.sightings import Answered, Silent
 from controllers.allocation.verdicts import holds_intent, proving_failures
 from controllers.announce import Announcement, announcements, moved_on
@@ -30,7 +31,7 @@ REPEAT_MODEL_SECONDS = 10.0
 REFUSED_MODEL_SECONDS = 60.0
 """The same when the agent refused them: it would most likely do so again."""
 OWN_CONDITIONS = frozenset({"Drained", "PolicyHealthy", "SplitSettled"})
-OWN_FIELDS = ("split", "preInfer", "strategyInForce", "reason", "caches", "p99Ms", "sloPercent", "agent")
+OWN_FIELDS = ("split", "preInfer", "strategyInForce", "reason", "caches", "p99Ms", "sloPercent", "forecast", "agent")
 """What is worth a write. `message` and `lastObservedTime` are written along with them and never a cause to write."""
 
 
@@ -76,6 +77,7 @@ def decide(seen: Observation, now: datetime) -> Plan:
 
 def _choose(seen: Observation, now: datetime) -> Plan:
     wanted = wanted_intent(seen.pool, seen.instance, seen.stored_intent, seen.policy, seen.model)
+    wanted = permitted_intent(seen.pool, seen.stored, wanted)
     if wanted is not None and wanted != seen.stored_intent:
         return Plan(intent=wanted)  # the write brings us back with the new generation
     push = _push(seen)

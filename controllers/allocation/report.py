@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from contract.agent import AgentStatus, SplitReport
+from contract.agent import AgentStatus, Enforcement, SplitReport
 from contract.engine import MAX_PRE_INFER_SLOTS
 from controllers.allocation.drained import drained
 from controllers.allocation.observe import Observation
@@ -75,6 +75,7 @@ def _fresh(seen: Observation, status: AgentStatus) -> dict[str, Any]:
         "preInfer": _pre_infer(status),
         "p99Ms": steady_latency(status.p99_ms, published.p99_ms),
         "sloPercent": steady_share(status.slo_percent, published.slo_percent),
+        "forecast": _forecast(seen, status),
     }
     old = published.caches
     caches = {
@@ -103,6 +104,16 @@ def _pre_infer(status: AgentStatus) -> dict[str, Any] | None:
     if limits is None or limits.pre_infer_slots > MAX_PRE_INFER_SLOTS or limits.pre_infer_bytes > COUNT_MAX:
         return None
     return {"slots": limits.pre_infer_slots, "bytes": limits.pre_infer_bytes}
+
+
+def _forecast(seen: Observation, status: AgentStatus) -> dict[str, str] | None:
+    """What the strategy would change; only told in Shadow, where nothing else shows what it is worth."""
+    intent, old = seen.instance.spec.intent, seen.instance.status.forecast
+    if intent is None or intent.enforcement is not Enforcement.SHADOW:
+        return None
+    in_force = steady_latency(status.predicted_p99_ms, old.in_force_p99_ms if old else None)
+    goal = steady_latency(status.goal_p99_ms, old.goal_p99_ms if old else None)
+    return {"inForceP99Ms": in_force, "goalP99Ms": goal} if in_force is not None and goal is not None else None
 
 
 def _agent_without_word(seen: Observation) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""SplitSettled and PolicyHealthy of a pool: what its instances say, taken together. Pure.
+"""SplitSettled and PolicyHealthy of a pool, what its instances say taken together, and the state of its rollout. Pure.
 
 The pool is as unwell as its worst instance, and the message counts. While an instance has not caught up with a new spec the
 old word stands, so that the conditions do not flicker with every edit.
@@ -14,13 +14,29 @@ from typing import Any
 
 from controllers.allocation.intent import wanted_intent
 from controllers.allocation.observe import PoolView
+from controllers.allocation.rollout import permitted_intent
+from controllers.allocation.rollout_plan import Step
+from controllers.allocation.rollout_words import policy_rolled_back
 from controllers.allocation.verdicts import policy_problem
 from controllers.announce import Announcement, announcements, moved_on
 from controllers.lookup import Found
 from controllers.pace import wait_before_write
-from controllers.runtime.conditions import Condition, conditions_of, find_condition, set_conditions, standing_items
+from controllers.rounding import steady_latency
+from controllers.runtime.conditions import (
+    Condition,
+    conditions_of,
+    find_condition,
+    in_order,
+    set_conditions,
+    standing_items,
+)
 from controllers.runtime.resources import key_of
 from controllers.words import few
+from crds.hbm_policy import RolloutPhase
+from crds.pool_rollout import PoolRollout
+
+NO_ROLLOUT = Step()
+OWN_CONDITIONS = ("PolicyHealthy", "RolloutProgressing", "SplitSettled")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,28 +48,63 @@ class RollupPlan:
     requeue_after: float | None = None
 
 
-def decide_rollup(view: PoolView, now: datetime) -> RollupPlan:
-    """Choose what to write for the pool."""
+def decide_rollup(view: PoolView, now: datetime, step: Step = NO_ROLLOUT) -> RollupPlan:
+    """Choose what to write for the pool.
+
+    Parameters
+    ----------
+    step
+        The next step of its rollout, see `rollout_plan`. It never waits for instances that have yet to report.
+    """
     before, generation = conditions_of(view.stored), view.pool.metadata.generation
+    old = standing_items(before, OWN_CONDITIONS)
     known = find_condition(before, "PolicyHealthy") is not None
     if isinstance(view.policy, Found) and known and _any_lags(view):
-        return RollupPlan()
-    conditions = (pool_policy_healthy(view), pool_split_settled(view))
-    items = set_conditions(before, conditions, observed_generation=generation, now=now)
-    old = standing_items(before, ("PolicyHealthy", "SplitSettled"))
-    if old == items:
-        return RollupPlan()
-    wait = wait_before_write(view.write_ages_s, transition=moved_on(old, items))
+        summed: tuple[Condition, ...] = ()
+        items = standing_items(old, ("PolicyHealthy", "SplitSettled"))
+    else:
+        summed = (pool_policy_healthy(view, step.rollout), pool_split_settled(view))
+        items = set_conditions(before, summed, observed_generation=generation, now=now)
+    if step.condition is not None:
+        progress = set_conditions(before, (step.condition,), observed_generation=generation, now=now)
+        items = in_order([*items, *progress])
+    rollout = step.rollout.to_wire() if step.rollout is not None else None
+    status = {"rollout": rollout, "forecast": forecast_of(view)}
+    stored = view.stored.get("status") or {}
+    if old == items and all(stored.get(name) == value for name, value in status.items()):
+        return RollupPlan(requeue_after=step.requeue_after)
+    opened = rollout is not None and _place(rollout) != _place(stored.get("rollout") or {})
+    wait = wait_before_write(view.write_ages_s, transition=opened or moved_on(old, items))
     if wait:
         return RollupPlan(requeue_after=wait)
-    return RollupPlan(status={"conditions": items}, announce=announcements(before, conditions))
+    written = {"conditions": items, **{name: value for name, value in status.items() if value is not None}}
+    announced = (*announcements(before, summed), *step.announce)
+    return RollupPlan(status=written, announce=announced, requeue_after=step.requeue_after)
 
 
-def pool_policy_healthy(view: PoolView) -> Condition:
-    """PolicyHealthy of the pool."""
+def forecast_of(view: PoolView) -> dict[str, str] | None:
+    """What the strategy in Shadow would change: means over the instances that say it, sticky; None where none does."""
+    told = [model.status.forecast for _, model in view.instances if model.status.forecast is not None]
+    if not told:
+        return None
+    old = view.pool.status.forecast
+    in_force, goal = (
+        steady_latency(sum(float(value) for value in values) / len(told), published)
+        for values, published in (
+            ([each.in_force_p99_ms for each in told], old.in_force_p99_ms if old else None),
+            ([each.goal_p99_ms for each in told], old.goal_p99_ms if old else None),
+        )
+    )
+    return {"inForceP99Ms": str(in_force), "goalP99Ms": str(goal)}
+
+
+def pool_policy_healthy(view: PoolView, rollout: PoolRollout | None = None) -> Condition:
+    """PolicyHealthy of the pool, given the state of its rollout."""
     problem = policy_problem(view.policy, pool_policy=view.pool.spec.policies.hbm)
     if problem is not None:
         return problem
+    if rollout is not None and rollout.phase is RolloutPhase.ROLLED_BACK:
+        return policy_rolled_back(rollout)
     words = _words_of(view, "PolicyHealthy")
     for status, default in (("False", ""), ("Unknown", "Pending")):
         bad = {name: reason or default for name, (state, reason) in words.items() if state == status}
@@ -100,7 +151,12 @@ def _any_lags(view: PoolView) -> bool:
         if item is None or int(item.get("observedGeneration") or 0) < instance.metadata.generation:
             return True
         intent = stored["spec"].get("intent")
-        wanted = wanted_intent(view.pool, instance, intent, view.policy, view.model)
+        wanted = permitted_intent(view.pool, stored, wanted_intent(view.pool, instance, intent, view.policy, view.model))
         if wanted is not None and wanted != intent:
             return True
     return False
+
+
+def _place(rollout: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Where a rollout on the wire is: a step from here is a transition."""
+    return (rollout.get("revision"), rollout.get("phase"), "since" in rollout)

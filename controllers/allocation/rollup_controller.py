@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from controllers.agent_book import AgentBook
 from controllers.allocation.execute import execute_rollup
 from controllers.allocation.observe import observe_pool
+from controllers.allocation.rollout_plan import plan_rollout
 from controllers.allocation.rollup import decide_rollup
+from controllers.allocation.trial import Trial
 from controllers.pace import Restraint, WriteTimes
 from controllers.parsed import ParsedObjects
 from controllers.runtime.controller import DONE, Result
@@ -26,8 +29,10 @@ class AllocationRollupLoop:
     keyed_by = POOLS
     watches = (POOLS, INSTANCES, HBM_POLICIES, ALLOCATOR_MODELS)
 
-    def __init__(self, parsed: ParsedObjects) -> None:
+    def __init__(self, parsed: ParsedObjects, book: AgentBook) -> None:
         self._parsed = parsed
+        self._book = book
+        self._trials: dict[Key, Trial] = {}
         self._writes = WriteTimes()
         self._restraint = Restraint()
 
@@ -42,7 +47,8 @@ class AllocationRollupLoop:
         return tuple(pools_naming(event.key, store, field="hbm")) if spec_changed(event) else ()
 
     async def start(self, ctx: Context) -> None:
-        """Nothing to prepare."""
+        """Compare anew: what an earlier term remembers may have gaps."""
+        self._trials.clear()
 
     async def reconcile(self, key: Key, ctx: Context) -> Result | None:
         """Observe, decide, execute."""
@@ -53,8 +59,11 @@ class AllocationRollupLoop:
         if view is None:
             self._writes.forget(key)
             self._restraint.forget(key)
+            self._trials.pop(key, None)
             return DONE
-        plan = decide_rollup(view, ctx.clock.now())
+        trial = self._trials.setdefault(key, Trial(self._book.windows))
+        now = ctx.clock.now()
+        plan = decide_rollup(view, now, plan_rollout(view, trial, now=now, now_s=began_s))
         self._restraint.note(key, began_s=began_s, ended_s=ctx.clock.monotonic())
         if await execute_rollup(plan, view.stored, ctx):
             self._writes.note(key, now_s=ctx.clock.monotonic())
