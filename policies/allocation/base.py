@@ -31,6 +31,11 @@ def out_of_distribution(model: TrainedModel, x: NDArray[np.float32]) -> NDArray[
     return np.where(outside.any(axis=1), outside.argmax(axis=1), -1)
 
 
+def widening(volatility: float) -> float:
+    """How many times wider than on a steady stream the clamp is under this volatility; see `clamp_points`."""
+    return min(1.0 + _WIDEN_PER_VOLATILITY * volatility, _MOST_WIDENING)
+
+
 def clamp_points(clamp_percent: NDArray[np.float64], volatility: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return how far from the anchor the base may go, in points of usable to either side.
 

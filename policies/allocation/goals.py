@@ -10,15 +10,14 @@ from __future__ import annotations
 import math
 
 import msgspec
-import numpy as np
 
 from policies.allocation.anchor import trust_of
 from policies.allocation.arc import arc_goal_bytes
-from policies.allocation.base import clamp_points
+from policies.allocation.base import widening
 from policies.allocation.features import FEATURES
 from policies.allocation.hillclimb import hill_step
 from policies.allocation.model_file import TrainedModel
-from policies.allocation.path import Guest, PathResults, PathRows, evaluate
+from policies.allocation.path import Outcome, evaluate_one
 from policies.allocation.recovery import Phase, usual_utilisation
 from policies.allocation.residual import corrected_points
 from policies.allocation.static import static_goal_bytes
@@ -103,11 +102,12 @@ def goal_of(
         target = float(base_bytes) if state.goal_emb_bytes is None else state.goal_emb_bytes
         return _ghost_hits(observation, known, base_bytes, target, dt_ms)
     running = model if intent.strategy is Strategy.LEARNED and _is_meant(model, intent) else None
-    found = evaluate(_row(observation, known, intent, state, base_bytes=base_bytes, dt_ms=dt_ms), running)
-    if found.guest is None:
+    figures = _figures(observation, known, intent, state, base_bytes=base_bytes, dt_ms=dt_ms)
+    found = evaluate_one(known.emb, known.kv, figures, running)
+    if running is None:
         reason = Reason.MODEL_MISSING if intent.strategy is Strategy.LEARNED else Reason.ANCHOR_TARGET
         return _anchor(found, reason)
-    return _learned(found, found.guest, known, intent, state, usable_bytes=usable, dt_ms=dt_ms)
+    return _learned(found, known, intent, state, usable_bytes=usable, dt_ms=dt_ms)
 
 
 def _known(view: EstimatorView, base_bytes: int, usable_bytes: int) -> Known | None:
@@ -145,14 +145,13 @@ def _ghost_hits(observation: Observation, known: Known, base_bytes: int, target_
     return Goal(goal, Layer.TWO_POOL_ARC, Reason.GHOST_HITS, goal)
 
 
-def _anchor(found: PathResults, reason: Reason, guest: GuestWord | None = None) -> Goal:
-    smoothed, least = float(found.smoothed_emb_bytes[0]), float(found.anchor_p99_ms[0])
-    return Goal(smoothed, Layer.ANCHOR, reason, smoothed, float(found.current_p99_ms[0]), least, least, guest)
+def _anchor(found: Outcome, reason: Reason, guest: GuestWord | None = None) -> Goal:
+    smoothed, least = found.smoothed_emb_bytes, found.anchor_p99_ms
+    return Goal(smoothed, Layer.ANCHOR, reason, smoothed, found.current_p99_ms, least, least, guest)
 
 
 def _learned(
-    found: PathResults,
-    guest: Guest,
+    found: Outcome,
     known: Known,
     intent: AllocationIntent,
     state: AllocationState,
@@ -161,29 +160,26 @@ def _learned(
     dt_ms: float,
 ) -> Goal:
     """The base's answer with the residual on top, or the anchor's where the load is foreign to the model."""
-    outlier = int(guest.outlier[0])
-    base, base_p99_ms = float(guest.emb_bytes[0]), float(guest.p99_ms[0])
-    anchor, points = float(found.smoothed_emb_bytes[0]), usable_bytes / 100.0
+    base, base_p99_ms, outlier = found.emb_bytes, found.p99_ms, found.outlier
+    anchor, points = found.smoothed_emb_bytes, usable_bytes / 100.0
     residual = intent.learned.residual
     correction = state.residual_points if residual.enabled else 0.0
     if residual.enabled and state.burst.phase is not Phase.BURST:
-        clamp = intent.learned.clamp_percent
-        widening = float(clamp_points(np.array([1.0]), np.array([known.volatility]))[0]) if clamp > 0.0 else 1.0
         correction = corrected_points(
             correction,
             base_percent=base / points,
             anchor_percent=anchor / points,
             base_p99_ms=base_p99_ms,
-            anchor_p99_ms=float(guest.smoothed_p99_ms[0]),
-            widening=widening,
+            anchor_p99_ms=found.smoothed_p99_ms,
+            widening=widening(known.volatility) if intent.learned.clamp_percent > 0.0 else 1.0,
             dt_ms=dt_ms,
             residual=residual,
         )
     word = GuestWord(
-        action=float(guest.action[0]),
+        action=found.action,
         emb_bytes=base,
         p99_ms=base_p99_ms,
-        clamped=bool(guest.clamped[0]),
+        clamped=found.clamped,
         residual_points=correction,
         outlier=FEATURES[outlier] if outlier >= 0 else "",
     )
@@ -194,14 +190,14 @@ def _learned(
         Layer.RESIDUAL if correction else Layer.BASE,
         Reason.LEARNED_TARGET,
         anchor,
-        float(found.current_p99_ms[0]),
+        found.current_p99_ms,
         base_p99_ms,
-        float(found.anchor_p99_ms[0]),
+        found.anchor_p99_ms,
         word,
     )
 
 
-def _row(
+def _figures(
     observation: Observation,
     known: Known,
     intent: AllocationIntent,
@@ -209,13 +205,13 @@ def _row(
     *,
     base_bytes: int,
     dt_ms: float,
-) -> PathRows:
-    """The one row of the path; its figures stand in the order of `path.Figure`."""
+) -> tuple[float, ...]:
+    """What the path reads beside the curves, in the order of `path.Figure`."""
     split, costs = observation.split, known.costs
     tau_ms = _SMOOTH_MS * (1.0 + _SMOOTH_PER_VOLATILITY * known.volatility)
     usual = usual_utilisation(state.burst)
     utilisation = observation.utilisation.value if isinstance(observation.utilisation, Fresh) else math.nan
-    figures = (
+    return (
         observation.usable_bytes,
         observation.granule_bytes,
         base_bytes,
@@ -243,11 +239,4 @@ def _row(
         1.0 if intent.refill_blocking else 0.0,
         split.refill_backlog_bytes if isinstance(split, SplitInForce) else 0,
         state.last_action,
-    )
-    return PathRows(
-        known.emb.capacity_bytes[None],
-        known.emb.miss_ratio[None],
-        known.kv.capacity_bytes[None],
-        known.kv.miss_ratio[None],
-        np.array([figures], dtype=np.float64),
     )

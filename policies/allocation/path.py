@@ -7,9 +7,11 @@ numpy reference; where the compiled core is built it takes its place, row by row
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,7 +20,7 @@ from policies.allocation.anchor import INDIFFERENT, CostColumns, predict_p99_ms,
 from policies.allocation.base import act, clamp_points, out_of_distribution
 from policies.allocation.features import PROBE_OFFSETS, Situation, features
 from policies.allocation.model_file import Origin, TrainedModel
-from policies.allocation.types import Bounds
+from policies.allocation.types import Bounds, Curve
 
 MAX_SPLITS = 101
 """Splits tried: one a point of usable inside the bounds (91 between 5 and 95)."""
@@ -131,6 +133,24 @@ class PathResults:
     guest: Guest | None
 
 
+class Outcome(msgspec.Struct, frozen=True):
+    """Outcome for one instance: the fields of `PathResults`, then those of `Guest`, as numbers.
+
+    Without a model `outlier` is -1, `clamped` is False and what else the model would say is NaN.
+    """
+
+    anchor_emb_bytes: float
+    anchor_p99_ms: float
+    smoothed_emb_bytes: float
+    current_p99_ms: float
+    outlier: int
+    action: float
+    emb_bytes: float
+    clamped: bool
+    p99_ms: float
+    smoothed_p99_ms: float
+
+
 def kernel() -> str:
     """What evaluates the path in this process; decisions made by one are replayed by the same."""
     return "c" if core.available() else "numpy"
@@ -154,6 +174,46 @@ def evaluate(rows: PathRows, model: TrainedModel | None) -> PathResults:
         return PathResults(anchor, anchor_p99, smoothed, here, None)
     guest = Guest(made[1], outlier.astype(np.int64), action, emb_bytes, clamped != 0.0, p99, smoothed_p99)
     return PathResults(anchor, anchor_p99, smoothed, here, guest)
+
+
+def evaluate_one(emb: Curve, kv: Curve, figures: Sequence[float], model: TrainedModel | None) -> Outcome:
+    """Evaluate the path for one instance, as `evaluate` would: without its arrays where it is compiled, for they take longer.
+
+    Parameters
+    ----------
+    figures
+        One row of `PathRows.figures`.
+
+    Raises
+    ------
+    ValueError
+        If the pool does not hold two granules.
+    """
+    made = core.evaluate_one(emb, kv, figures, model)
+    if made is not None:
+        outlier, clamped = (-1, False) if model is None else (int(made[4]), made[7] != 0.0)
+        return Outcome(made[0], made[1], made[2], made[3], outlier, made[5], made[6], clamped, made[8], made[9])
+    row = PathRows(
+        emb.capacity_bytes[None],
+        emb.miss_ratio[None],
+        kv.capacity_bytes[None],
+        kv.miss_ratio[None],
+        np.array([figures], dtype=np.float64),
+    )
+    found = evaluate_numpy(row, model)
+    said, nan = found.guest, math.nan
+    return Outcome(
+        float(found.anchor_emb_bytes[0]),
+        float(found.anchor_p99_ms[0]),
+        float(found.smoothed_emb_bytes[0]),
+        float(found.current_p99_ms[0]),
+        -1 if said is None else int(said.outlier[0]),
+        nan if said is None else float(said.action[0]),
+        nan if said is None else float(said.emb_bytes[0]),
+        said is not None and bool(said.clamped[0]),
+        nan if said is None else float(said.p99_ms[0]),
+        nan if said is None else float(said.smoothed_p99_ms[0]),
+    )
 
 
 def evaluate_numpy(rows: PathRows, model: TrainedModel | None) -> PathResults:

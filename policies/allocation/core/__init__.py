@@ -7,8 +7,6 @@ it nothing is lost but time. `GRFLEET_KERNEL=numpy` leaves it out although it is
 from __future__ import annotations
 
 import os
-import struct
-import threading
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from importlib import import_module
@@ -21,6 +19,7 @@ from policies.allocation.model_file import Origin, TrainedModel
 from policies.allocation.types import Curve
 
 ENVIRONMENT = "GRFLEET_KERNEL"
+_FIGURES = 27
 
 
 def available() -> bool:
@@ -92,7 +91,7 @@ def evaluate(
         k_capacity,
         k_miss,
         curves[2].shape[1],
-        ffi.from_buffer(packed),
+        ffi.from_buffer("double[]", packed),
         ffi.NULL if model is None else _packed(model),
         ffi.from_buffer("double[]", results),
         ffi.from_buffer("float[]", features),
@@ -100,52 +99,71 @@ def evaluate(
     return (results, features) if done == n else None
 
 
-class _Lane(threading.local):
-    """Memory for one row, one per thread, with its pointers: nothing is allocated for a decision."""
+class _Lane:
+    """Memory for the results of one row, with its pointers: one for each thread that is inside at the same time."""
+
+    __slots__ = ("_memory", "call", "features", "null", "results", "tolist")
 
     def __init__(self) -> None:
         module = _core()
-        ffi, lib = module.ffi, module.lib
-        self.call = lib.gr_evaluate
-        self.null = ffi.NULL
-        self.pack = struct.Struct(f"={lib.GR_FIGURES}d").pack_into
-        self.unpack = struct.Struct(f"={lib.GR_RESULTS}d").unpack_from
-        self.figures = bytearray(8 * lib.GR_FIGURES)
-        self.results = bytearray(8 * lib.GR_RESULTS)
-        self.features = ffi.new("float[]", lib.GR_FEATURES)
-        self.figures_at = ffi.from_buffer(self.figures)
-        self.results_at = ffi.from_buffer("double[]", self.results)
+        self.call = module.lib.gr_evaluate
+        self.null = module.ffi.NULL
+        self._memory = bytearray(8 * module.lib.GR_RESULTS)
+        self.results = module.ffi.from_buffer("double[]", self._memory)
+        self.tolist: Any = memoryview(self._memory).cast("d").tolist
+        self.features = module.ffi.new("float[]", module.lib.GR_FEATURES)
 
 
-@cache
-def _lane() -> _Lane:
-    return _Lane()
+_free: list[_Lane] = []
 
 
-def evaluate_one(emb: Curve, kv: Curve, figures: Sequence[float], model: TrainedModel | None) -> tuple[float, ...] | None:
-    """Evaluate one row without an array: results by place as in `enum gr_result` of split_core.h, or None as in `evaluate`."""
+def evaluate_one(emb: Curve, kv: Curve, figures: Sequence[float], model: TrainedModel | None) -> list[float] | None:
+    """Evaluate one row without arrays: nothing but the list of results is made.
+
+    Parameters
+    ----------
+    figures
+        One row of `path.PathRows.figures`.
+
+    Returns
+    -------
+    list of float or None
+        In the order of `enum gr_result` of split_core.h; None as in `evaluate`.
+
+    Raises
+    ------
+    ValueError
+        If there are more or fewer figures.
+    """
     if _core() is None:
         return None
-    lane = _lane()
-    lane.pack(lane.figures, 0, *figures)
+    if len(figures) != _FIGURES:
+        raise ValueError(f"{len(figures)} figures, not {_FIGURES}")
     emb_capacity, emb_miss = emb.packed_capacity_bytes, emb.packed_miss_ratio
     kv_capacity, kv_miss = kv.packed_capacity_bytes, kv.packed_miss_ratio
-    if len(emb_capacity) != len(emb_miss) or len(kv_capacity) != len(kv_miss):
+    emb_bytes, kv_bytes = len(emb_capacity), len(kv_capacity)
+    if emb_bytes != len(emb_miss) or kv_bytes != len(kv_miss):
         return None
+    try:
+        lane = _free.pop()
+    except IndexError:
+        lane = _Lane()
+    packed = lane.null if model is None else _packed(model)
     done = lane.call(
         1,
         emb_capacity,
         emb_miss,
-        len(emb_capacity) >> 3,
+        emb_bytes >> 3,
         kv_capacity,
         kv_miss,
-        len(kv_capacity) >> 3,
-        lane.figures_at,
-        lane.null if model is None else _packed(model),
-        lane.results_at,
+        kv_bytes >> 3,
+        figures,
+        packed,
+        lane.results,
         lane.features,
     )
-    results: tuple[float, ...] = lane.unpack(lane.results)
+    results: list[float] = lane.tolist()
+    _free.append(lane)
     return results if done == 1 else None
 
 

@@ -304,31 +304,28 @@ static int evaluate(const row *r, const gr_model *model, double *results, long n
     if (model) {
         featurise(f, &s, x);
         ask(r, model, s.smoothed, x, results, n);
+    } else {
+        for (int i = GR_OUTLIER; i < GR_RESULTS; i++) results[i * n] = NAN;
     }
     return 1;
 }
 
+/* An agent decides ten times a second and finds its model thrown out of the processor's cache each time: fetch it meanwhile. */
+static void fetch(const void *memory, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch((const char *)memory + i);
+}
+
 long gr_evaluate(long n, const char *emb_capacity, const char *emb_miss, long emb_points, const char *kv_capacity,
-                 const char *kv_miss, long kv_points, const char *figures, const gr_model *model, double *results,
+                 const char *kv_miss, long kv_points, const double *figures, const gr_model *model, double *results,
                  float *features) {
+    if (model) fetch(model, sizeof *model);
     for (long i = 0; i < n; i++) {
         const size_t emb_at = sizeof(double) * (size_t)(i * emb_points), kv_at = sizeof(double) * (size_t)(i * kv_points);
         row r = {{emb_capacity + emb_at, emb_miss + emb_at, emb_points}, {kv_capacity + kv_at, kv_miss + kv_at, kv_points}, {0}};
-        memcpy(r.f, figures + sizeof r.f * (size_t)i, sizeof r.f);
+        memcpy(r.f, figures + i * GR_FIGURES, sizeof r.f);
         if (!evaluate(&r, model, results + i, n, features + i * GR_FEATURES)) return i;
     }
     return n;
-}
-
-long gr_curve(const char *emb_capacity, const char *emb_miss, long emb_points, const char *kv_capacity, const char *kv_miss,
-              long kv_points, const char *figures, double *grid, double *p99) {
-    row r = {{emb_capacity, emb_miss, emb_points}, {kv_capacity, kv_miss, kv_points}, {0}};
-    double ignored[2][GR_MOST_SPLITS];
-    memcpy(r.f, figures, sizeof r.f);
-    const int m = split_grid(r.f, grid);
-    if (m < 1 || !rises(r.emb) || !rises(r.kv)) return -1;
-    predict_at(&r, m, grid, ignored[0], ignored[1], p99);
-    return m;
 }
 
 const char *gr_source_digest(void) { return GR_SOURCE_DIGEST; }

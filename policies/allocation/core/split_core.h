@@ -67,13 +67,9 @@ typedef struct {
 /* Digest of the source that the core was made from. */
 const char *gr_source_digest(void);
 
-/* Evaluate n rows: curves of emb_points and kv_points doubles a row, figures of GR_FIGURES doubles a row (no alignment needed);
- * results double[GR_RESULTS][n], features float[n][GR_FEATURES]; both untouched from GR_OUTLIER on where there is no model.
+/* Evaluate n rows: curves of emb_points and kv_points doubles a row (no alignment needed), figures double[n][GR_FIGURES], results
+ * double[GR_RESULTS][n], not a number from GR_OUTLIER on where there is no model, features float[n][GR_FEATURES].
  * Returns n, or the first row that the core leaves to numpy: a pool, bounds or a curve that are not as they should be. */
 long gr_evaluate(long n, const char *emb_capacity, const char *emb_miss, long emb_points, const char *kv_capacity,
-                 const char *kv_miss, long kv_points, const char *figures, const gr_model *model, double *results,
+                 const char *kv_miss, long kv_points, const double *figures, const gr_model *model, double *results,
                  float *features);
-
-/* Splits to try (at most GR_MOST_SPLITS) and predicted P99 at each, of one row. Returns their number, or -1 as above. */
-long gr_curve(const char *emb_capacity, const char *emb_miss, long emb_points, const char *kv_capacity, const char *kv_miss,
-              long kv_points, const char *figures, double *grid, double *p99);
