@@ -54,6 +54,7 @@ def trend(
     *,
     returning_percent: tuple[float, float] = (95.0, 5.0),
     history_percent: tuple[float, float] = (80.0, 120.0),
+    begins_s: float = 0.0,
     traces: Path | None = None,
 ) -> tuple[RequestLog, Manifest]:
     """Return a workload that turns, linearly in time, from one crowd into another.
@@ -62,6 +63,8 @@ def trend(
     ----------
     returning_percent, history_percent : tuple of float
         At the start and at the end: share of requests by returning users, and scale of histories.
+    begins_s : float
+        When it begins to turn; before, all is as at the start.
 
     Raises
     ------
@@ -72,6 +75,8 @@ def trend(
         0.0 < scale <= 1000.0 for scale in history_percent
     ):
         raise ValueError("returning_percent must lie within 0..100 and history_percent within 0..1000")
+    if not 0.0 <= begins_s < traffic.duration_s:
+        raise ValueError(f"begins_s: {begins_s} lies outside 0..{traffic.duration_s:g}, the length of the workload")
     sources, rng = _begin(traffic, traces)
     arrival, rule = recorded(
         sources.arrivals_ms[traffic.arrivals],
@@ -80,7 +85,8 @@ def trend(
         resolution=RESOLUTION[traffic.arrivals],
         rng=rng,
     )
-    through = arrival / traffic.duration_ms
+    begins_ms = 1000.0 * begins_s
+    through = np.maximum(arrival - begins_ms, 0.0) / (traffic.duration_ms - begins_ms)
     returns = rng.random(len(arrival)) * 100.0 < returning_percent[0] + (returning_percent[1] - returning_percent[0]) * through
     scale = (history_percent[0] + (history_percent[1] - history_percent[0]) * through) / 100.0
     parts, cloned = [], []
@@ -98,14 +104,16 @@ def trend(
     mix = (
         f"requests by returning users {returning_percent[0]:g} to {returning_percent[1]:g} percent, the rest by users that came "
         f"once, with a history up to the median; histories scaled by {history_percent[0]:g} to {history_percent[1]:g} percent, "
-        f"cut at {traffic.max_history_tokens}; linear in time"
+        f"cut at {traffic.max_history_tokens}; linear in time" + (f" from {begins_s:g} s on" if begins_s else "")
     )
     ingredients = [
         *_recorded_ingredients(traffic, sources, rule, mix),
         _candidates(f"{RETURNING_CANDIDATES} for returning users, {NEWCOMERS_CANDIDATES} for newcomers"),
         _rows(laws),
     ]
-    asked = {"returning_percent": list(returning_percent), "history_percent": list(history_percent)}
+    asked: dict[str, Any] = {"returning_percent": list(returning_percent), "history_percent": list(history_percent)}
+    if begins_s:
+        asked["begins_s"] = begins_s
     return _described(log, "trend", traffic, sources, ingredients, cloned, asked=asked)
 
 

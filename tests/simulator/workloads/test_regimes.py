@@ -73,6 +73,19 @@ def test_trend_moves_from_returning_users_to_newcomers() -> None:
     assert [each.visits for each in manifest.cloning] == ["returning users", "newcomers"]
 
 
+def test_a_trend_may_begin_to_turn_later_and_is_as_at_its_start_until_then() -> None:
+    begins_s = SMALL.duration_s / 2
+    log, manifest = trend(SMALL, begins_s=begins_s)
+    before = log.arrival_ms < 1000.0 * begins_s
+
+    assert log.law[before].mean() == pytest.approx(0.05, abs=0.03)
+    assert log.law[~before].mean() == pytest.approx(0.5, abs=0.08)
+    assert manifest.to_json()["parameters"]["begins_s"] == begins_s
+    assert trend(SMALL, begins_s=0.0)[0].digest == trend(SMALL)[0].digest
+    with pytest.raises(ValueError, match="begins_s"):
+        trend(SMALL, begins_s=SMALL.duration_s)
+
+
 def window(log: RequestLog, manifest: Manifest) -> RequestLog:
     """The middle of the only burst."""
     (event,) = manifest.events
