@@ -24,6 +24,8 @@ Count = Annotated[int, Meta(ge=0, le=1 << 62)]
 Bytes = Annotated[int, Meta(ge=0, le=1 << 62)]
 Milliseconds = Annotated[float, Meta(ge=0)]
 Name = Annotated[str, Meta(max_length=256)]
+FILE_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,95}\Z"
+FileName = Annotated[str, Meta(pattern=FILE_NAME)]
 UserKey = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 
 
@@ -49,6 +51,9 @@ class Sampling(Wire, frozen=True, kw_only=True):
 class Describe(Wire, frozen=True, kw_only=True):
     """Answer of GET /describe: what this engine is and what may be resized online.
 
+    `samplesRing` names a file beside the engine's Unix socket that holds the access samples too, see `contract.ring`; None where
+    GET /samples is the only way to them.
+
     `refillBlocksServing` says that nothing is served while a grown cache is filled; agents then move slowly and hold in bursts.
     """
 
@@ -70,6 +75,7 @@ class Describe(Wire, frozen=True, kw_only=True):
     sampling: Sampling
     max_split_change_bytes: Bytes | None = None
     refill_blocks_serving: bool = False
+    samples_ring: FileName | None = None
 
 
 class KvCounters(Wire, frozen=True, kw_only=True):

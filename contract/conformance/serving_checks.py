@@ -1,11 +1,14 @@
 """Checks of everything but the split: description, counters, histogram, samples, limits, eviction, epochs, bad input."""
 
+from pathlib import Path
+
 import msgspec
 import numpy as np
 
 from contract import engine
-from contract.conformance.session import HISTORY_TOKENS, Session, Skipped, must, must_be_within_pool, user_key
+from contract.conformance.session import HISTORY_TOKENS, Failed, Session, Skipped, must, must_be_within_pool, user_key
 from contract.histogram import MAX_BUCKET, MIN_BUCKET
+from contract.ring import SUPPORTED, RingBroken, RingReader
 from contract.samples import KIND_EMB, KIND_KV, is_sampled
 
 MONOTONE_BY_DESIGN = "counters only grow within one startId"
@@ -95,6 +98,29 @@ async def samples_follow_the_cursor(session: Session) -> None:
         must(all(is_sampled(key, one_in) for key in keys), f"kind {kind}: a key outside the sample of one in {one_in}")
     again, cursor, lost = await session.client.samples(following)
     must(len(again) == 0 and lost == 0 and cursor == following, "reading on without new accesses gave something")
+
+
+async def samples_in_the_ring_are_those_of_the_answers(session: Session) -> None:
+    """The ring that the description names is this process's, and holds what GET /samples gives by the time it is given."""
+    described = await session.client.describe()
+    if described.samples_ring is None:
+        raise Skipped("the engine offers no ring")
+    if not session.url.startswith("unix:") or not SUPPORTED:
+        raise Skipped("a ring is read beside a Unix socket, on a machine that keeps stores in order")
+    try:
+        ring = RingReader(Path(session.url.removeprefix("unix:")).with_name(described.samples_ring), start_id=described.start_id)
+        _, cursor, _ = await session.client.samples(0)
+        ring.read(cursor)
+        for who in range(420, 428):
+            await session.rank(who)
+        records, following, lost = await session.client.samples(cursor)
+        found, reached, missed = ring.read(cursor)
+    except RingBroken as error:
+        raise Failed(str(error)) from error
+    must(reached >= following, f"the ring ends at {reached}, GET /samples at {following}")
+    if not lost and not missed:
+        must(found[: len(records)].tobytes() == records.tobytes(), "the ring holds other records than GET /samples gives")
+    ring.close()
 
 
 async def samples_of_a_wrong_cursor_start_over(session: Session) -> None:
@@ -211,6 +237,7 @@ CHECKS = (
     histogram_counts_every_request_once,
     latency_is_queue_plus_service,
     samples_follow_the_cursor,
+    samples_in_the_ring_are_those_of_the_answers,
     samples_of_a_wrong_cursor_start_over,
     limits_follow_revisions,
     pre_infer_above_the_slots_is_refused,

@@ -22,6 +22,7 @@ from contract.listening import CannotListen, listening
 from engines.reference.clock import ModelClock
 from engines.reference.options import ConfigError, read_config
 from engines.reference.server import application, serving_application
+from engines.reference.shared_samples import SharedSamples
 from simulator.core.instance import GRInstanceCore
 
 #: How long open connections may hold the exit back; answers take microseconds, so nothing needs longer.
@@ -105,12 +106,28 @@ async def serve(core: GRInstanceCore, listen: str, token: str | None, serving: s
         asyncio.get_running_loop().add_signal_handler(name, stopped.set)
     async with contextlib.AsyncExitStack() as stack:
         said: dict[str, object] = {"startId": core.start_id, "emulation": True}
-        said["listen"] = await stack.enter_async_context(listening(runner_of(application(core, clock, token=token)), listen))
+        shared = SharedSamples(core.samples, start_id=core.start_id)
+        stack.callback(shared.close)
+        app = application(core, clock, token=token, shared=shared)
+        said["listen"] = await stack.enter_async_context(listening(runner_of(app), listen))
         if serving is not None:
-            said["serve"] = await stack.enter_async_context(listening(runner_of(serving_application(core, clock)), serving))
+            runner = runner_of(serving_application(core, clock, shared))
+            said["serve"] = await stack.enter_async_context(listening(runner, serving))
+        open_ring(shared, listen)
         sys.stdout.write(json.dumps(said) + "\n")
         sys.stdout.flush()
         await stopped.wait()
+
+
+def open_ring(shared: SharedSamples, listen: str) -> None:
+    """Put the ring of samples beside the socket, once that is ours; without it, or on TCP, samples go over HTTP only."""
+    if not listen.startswith("unix:"):
+        return
+    path = Path(listen.removeprefix("unix:"))
+    try:
+        shared.open(path.with_name(f"{path.name}.samples"))
+    except OSError as error:
+        sys.stderr.write(f"grfleet-reference-engine: no ring of samples beside {listen}: {error}\n")
 
 
 def runner_of(app: web.Application) -> web.AppRunner:

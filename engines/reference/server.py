@@ -13,6 +13,7 @@ from aiohttp import web
 from contract import engine
 from engines.reference.clock import ModelClock, StampRefused
 from engines.reference.metrics import render
+from engines.reference.shared_samples import SharedSamples
 from simulator.core.instance import GRInstanceCore
 from simulator.core.lookups import Refused
 
@@ -32,9 +33,10 @@ class ErrorAnswer(engine.Wire, frozen=True, kw_only=True):
 class EngineServer:
     """Binds one instance to the routes of the contract."""
 
-    def __init__(self, core: GRInstanceCore, clock: ModelClock) -> None:
+    def __init__(self, core: GRInstanceCore, clock: ModelClock, shared: SharedSamples | None = None) -> None:
         self._core = core
         self._clock = clock
+        self._shared = shared if shared is not None else SharedSamples(core.samples, start_id=core.start_id)
         self._rank_decoder = msgspec.json.Decoder(engine.RankRequest)
 
     def routes(self) -> list[web.RouteDef]:
@@ -64,15 +66,18 @@ class EngineServer:
         ]
 
     async def describe(self, _: web.Request) -> web.Response:
-        return reply(self._core.describe())
+        return reply(msgspec.structs.replace(self._core.describe(), samples_ring=self._shared.name))
 
     async def observe(self, _: web.Request) -> web.Response:
-        return reply(self._core.observe(self._clock.now_ms()))
+        answer = self._core.observe(self._clock.now_ms())
+        self._shared.publish()
+        return reply(answer)
 
     async def samples(self, request: web.Request) -> web.Response:
         raw = request.query.get("cursor", "0")
         if not (raw.isascii() and raw.isdigit() and len(raw) <= 19):
             raise Refused(f"cursor: {raw[:40]!r} is not a non-negative integer")
+        self._shared.publish()
         payload, cursor, lost = self._core.samples.read(int(raw))
         headers = {engine.CURSOR_HEADER: str(cursor), engine.LOST_HEADER: str(lost)}
         return web.Response(body=payload, content_type="application/octet-stream", headers=headers)
@@ -94,12 +99,14 @@ class EngineServer:
         body = self._rank_decoder.decode(await request.read())
         answer = self._core.rank(body, self._clock.arrival_ms(body.arrival_ms))
         self._clock.reached(self._core.clock_ms)
+        self._shared.publish()
         return reply(answer)
 
     async def pre_infer(self, request: web.Request) -> web.Response:
         body = await decode(request, engine.PreInferRequest)
         answer = self._core.pre_infer(body, self._clock.arrival_ms(body.arrival_ms))
         self._clock.reached(self._core.clock_ms)
+        self._shared.publish()
         return reply(answer, status=202 if answer.accepted else 429)
 
     async def prefetch(self, request: web.Request) -> web.Response:
@@ -164,16 +171,18 @@ def require_token(token: str) -> Any:
     return check
 
 
-def application(core: GRInstanceCore, clock: ModelClock, *, token: str | None = None) -> web.Application:
+def application(
+    core: GRInstanceCore, clock: ModelClock, *, token: str | None = None, shared: SharedSamples | None = None
+) -> web.Application:
     """Return the web application of one engine."""
     middlewares = [answer_errors] if token is None else [require_token(token), answer_errors]
     app = web.Application(middlewares=middlewares, client_max_size=MAX_BODY_BYTES)
-    app.add_routes(EngineServer(core, clock).routes())
+    app.add_routes(EngineServer(core, clock, shared).routes())
     return app
 
 
-def serving_application(core: GRInstanceCore, clock: ModelClock) -> web.Application:
+def serving_application(core: GRInstanceCore, clock: ModelClock, shared: SharedSamples | None = None) -> web.Application:
     """Return the web application for callers of the pool, who have no token and may change nothing."""
     app = web.Application(middlewares=[answer_errors], client_max_size=MAX_BODY_BYTES)
-    app.add_routes(EngineServer(core, clock).serving_routes())
+    app.add_routes(EngineServer(core, clock, shared).serving_routes())
     return app
