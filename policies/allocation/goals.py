@@ -14,10 +14,11 @@ import msgspec
 from policies.allocation.anchor import trust_of
 from policies.allocation.arc import arc_goal_bytes
 from policies.allocation.base import widening
+from policies.allocation.core import Outcome
 from policies.allocation.features import FEATURES
 from policies.allocation.hillclimb import hill_step
 from policies.allocation.model_file import TrainedModel
-from policies.allocation.path import Outcome, evaluate_one
+from policies.allocation.path import evaluate_one
 from policies.allocation.recovery import Phase, usual_utilisation
 from policies.allocation.residual import corrected_points
 from policies.allocation.static import static_goal_bytes
@@ -160,7 +161,7 @@ def _learned(
     dt_ms: float,
 ) -> Goal:
     """The base's answer with the residual on top, or the anchor's where the load is foreign to the model."""
-    base, base_p99_ms, outlier = found.emb_bytes, found.p99_ms, found.outlier
+    base, base_p99_ms, outlier = found.emb_bytes, found.p99_ms, int(found.outlier)
     anchor, points = found.smoothed_emb_bytes, usable_bytes / 100.0
     residual = intent.learned.residual
     correction = state.residual_points if residual.enabled else 0.0
@@ -179,7 +180,7 @@ def _learned(
         action=found.action,
         emb_bytes=base,
         p99_ms=base_p99_ms,
-        clamped=found.clamped,
+        clamped=found.clamped != 0.0,
         residual_points=correction,
         outlier=FEATURES[outlier] if outlier >= 0 else "",
     )

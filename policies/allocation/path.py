@@ -10,14 +10,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from policies.allocation import core
 from policies.allocation.anchor import INDIFFERENT, CostColumns, predict_p99_ms, split_grid
 from policies.allocation.base import act, clamp_points, out_of_distribution
+from policies.allocation.core import Outcome
 from policies.allocation.features import PROBE_OFFSETS, Situation, features
 from policies.allocation.model_file import Origin, TrainedModel
 from policies.allocation.types import Bounds, Curve
@@ -133,24 +134,6 @@ class PathResults:
     guest: Guest | None
 
 
-class Outcome(msgspec.Struct, frozen=True):
-    """Outcome for one instance: the fields of `PathResults`, then those of `Guest`, as numbers.
-
-    Without a model `outlier` is -1, `clamped` is False and what else the model would say is NaN.
-    """
-
-    anchor_emb_bytes: float
-    anchor_p99_ms: float
-    smoothed_emb_bytes: float
-    current_p99_ms: float
-    outlier: int
-    action: float
-    emb_bytes: float
-    clamped: bool
-    p99_ms: float
-    smoothed_p99_ms: float
-
-
 def kernel() -> str:
     """What evaluates the path in this process; decisions made by one are replayed by the same."""
     return "c" if core.available() else "numpy"
@@ -191,8 +174,7 @@ def evaluate_one(emb: Curve, kv: Curve, figures: Sequence[float], model: Trained
     """
     made = core.evaluate_one(emb, kv, figures, model)
     if made is not None:
-        outlier, clamped = (-1, False) if model is None else (int(made[4]), made[7] != 0.0)
-        return Outcome(made[0], made[1], made[2], made[3], outlier, made[5], made[6], clamped, made[8], made[9])
+        return made
     row = PathRows(
         emb.capacity_bytes[None],
         emb.miss_ratio[None],
@@ -201,19 +183,13 @@ def evaluate_one(emb: Curve, kv: Curve, figures: Sequence[float], model: Trained
         np.array([figures], dtype=np.float64),
     )
     found = evaluate_numpy(row, model)
-    said, nan = found.guest, math.nan
-    return Outcome(
-        float(found.anchor_emb_bytes[0]),
-        float(found.anchor_p99_ms[0]),
-        float(found.smoothed_emb_bytes[0]),
-        float(found.current_p99_ms[0]),
-        -1 if said is None else int(said.outlier[0]),
-        nan if said is None else float(said.action[0]),
-        nan if said is None else float(said.emb_bytes[0]),
-        said is not None and bool(said.clamped[0]),
-        nan if said is None else float(said.p99_ms[0]),
-        nan if said is None else float(said.smoothed_p99_ms[0]),
-    )
+    said = found.guest
+    columns: list[NDArray[Any]] = [found.anchor_emb_bytes, found.anchor_p99_ms, found.smoothed_emb_bytes, found.current_p99_ms]
+    if said is None:
+        columns += [np.array([math.nan])] * (len(Outcome._fields) - len(columns))
+    else:
+        columns += [said.outlier, said.action, said.emb_bytes, said.clamped, said.p99_ms, said.smoothed_p99_ms]
+    return Outcome(*(float(column[0]) for column in columns))
 
 
 def evaluate_numpy(rows: PathRows, model: TrainedModel | None) -> PathResults:

@@ -3,22 +3,25 @@
 import math
 import warnings
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from policies.allocation import core
-from policies.allocation.examples import GIB
+from policies.allocation.examples import GIB, pack_curve
 from policies.allocation.features import FEATURE_SPEC, FEATURES
 from policies.allocation.model_file import SHAPES, Header, Origin, TrainedModel, read_model, write_model
-from policies.allocation.path import Figure, PathResults, PathRows, evaluate, evaluate_numpy
+from policies.allocation.path import Figure, PathRows, evaluate, evaluate_numpy, evaluate_one
 
 pytestmark = pytest.mark.skipif(not core.available(), reason=f"no compiled core: {core.why_not()}")
 
+T = TypeVar("T")
 GRANULE = 64 << 20
 NAMES = ("anchor_emb_bytes", "anchor_p99_ms", "smoothed_emb_bytes", "current_p99_ms")
 GUEST_NAMES = ("action", "emb_bytes", "p99_ms", "smoothed_p99_ms")
@@ -122,7 +125,7 @@ def path_rows(draw: st.DrawFn, *, kinds: tuple[str, ...] = HEALTHY, holes: bool 
     return PathRows(*stacked, figures)
 
 
-def outcome(call: Callable[[], PathResults]) -> PathResults | type[BaseException]:
+def outcome(call: Callable[[], T]) -> T | type[BaseException]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         try:
@@ -166,3 +169,46 @@ def test_in_any_state_the_compiled_path_answers_as_numpy_does(rows: PathRows, mo
 @given(rows=path_rows(kinds=HEALTHY + BROKEN, holes=True), model=st.sampled_from(sorted(MODELS)))
 def test_figures_and_curves_that_are_no_numbers_are_answered_or_refused_alike(rows: PathRows, model: str) -> None:
     assert_same(rows, MODELS[model])
+
+
+@settings(max_examples=100, deadline=None)
+@given(rows=path_rows(kinds=HEALTHY + BROKEN, holes=True), model=st.sampled_from(sorted(MODELS)))
+def test_one_instance_is_answered_or_refused_as_a_row_among_many(rows: PathRows, model: str) -> None:
+    parts = (getattr(rows, name)[0] for name in PathRows.__slots__[:4])
+    emb, kv = (pack_curve(capacity_bytes=capacity, miss_ratio=miss) for capacity, miss in zip(parts, parts, strict=False))
+    first = PathRows(*(getattr(rows, name)[:1] for name in PathRows.__slots__))
+    alone = outcome(lambda: evaluate_one(emb, kv, rows.figures[0].tolist(), MODELS[model]))
+    among = outcome(lambda: evaluate(first, MODELS[model]))
+    if isinstance(among, type) or isinstance(alone, type):
+        assert alone is among
+        return
+    expected = [getattr(among, name) for name in NAMES]
+    if among.guest is not None:
+        guest = among.guest
+        expected += [guest.outlier, guest.action, guest.emb_bytes, guest.clamped, guest.p99_ms, guest.smoothed_p99_ms]
+    np.testing.assert_array_equal(alone[: len(expected)], [column[0] for column in expected])
+    assert np.isnan(alone[len(expected) :]).all()
+
+
+def test_a_curve_of_unequal_lengths_is_left_to_numpy_and_never_read_beyond_its_end() -> None:
+    good = pack_curve(capacity_bytes=np.array([0.0, 1e9]), miss_ratio=np.array([1.0, 0.1]))
+    short = replace(good, packed_miss_ratio=good.packed_miss_ratio[:8])
+    figures = [16.0 * GIB, GRANULE, 8.0 * GIB, 5.0, 95.0] + [0.5] * (len(Figure) - 5)
+    assert core.evaluate_one(good, good, figures, None) is not None
+    assert core.evaluate_one(good, short, figures, None) is None
+    assert core.evaluate_one(short, good, figures, None) is None
+    assert core.evaluate_one(good, good, figures[:-1], None) is None
+
+
+def test_threads_with_models_of_their_own_do_not_disturb_each_other() -> None:
+    curve = pack_curve(capacity_bytes=np.linspace(0.0, 32e9, 97), miss_ratio=np.linspace(1.0, 0.05, 97))
+    figures = [16.0 * GIB, GRANULE, 8.0 * GIB, 5.0, 95.0] + [0.3] * (len(Figure) - 5)
+    expected = {name: evaluate_one(curve, curve, figures, model) for name, model in MODELS.items()}
+
+    def ask(turn: int) -> bool:
+        name = sorted(MODELS)[turn % len(MODELS)]
+        made = [evaluate_one(curve, curve, figures, MODELS[name]) for _ in range(50)]
+        return all(np.array_equal(each, expected[name], equal_nan=True) for each in made)
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(ask, range(64)))

@@ -7,10 +7,10 @@ it nothing is lost but time. `GRFLEET_KERNEL=numpy` leaves it out although it is
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,6 @@ from policies.allocation.model_file import Origin, TrainedModel
 from policies.allocation.types import Curve
 
 ENVIRONMENT = "GRFLEET_KERNEL"
-_FIGURES = 27
 
 
 def available() -> bool:
@@ -99,26 +98,26 @@ def evaluate(
     return (results, features) if done == n else None
 
 
-class _Lane:
-    """Memory for the results of one row, with its pointers: one for each thread that is inside at the same time."""
+class Outcome(NamedTuple):
+    """What the path says of one instance: the fields of `path.PathResults`, then those of `path.Guest`, all as plain numbers.
 
-    __slots__ = ("_memory", "call", "features", "null", "results", "tolist")
+    `outlier` is -1 and `clamped` is 0 where there is none; without a model all from `outlier` on are NaN.
+    """
 
-    def __init__(self) -> None:
-        module = _core()
-        self.call = module.lib.gr_evaluate
-        self.null = module.ffi.NULL
-        self._memory = bytearray(8 * module.lib.GR_RESULTS)
-        self.results = module.ffi.from_buffer("double[]", self._memory)
-        self.tolist: Any = memoryview(self._memory).cast("d").tolist
-        self.features = module.ffi.new("float[]", module.lib.GR_FEATURES)
+    anchor_emb_bytes: float
+    anchor_p99_ms: float
+    smoothed_emb_bytes: float
+    current_p99_ms: float
+    outlier: float
+    action: float
+    emb_bytes: float
+    clamped: float
+    p99_ms: float
+    smoothed_p99_ms: float
 
 
-_free: list[_Lane] = []
-
-
-def evaluate_one(emb: Curve, kv: Curve, figures: Sequence[float], model: TrainedModel | None) -> list[float] | None:
-    """Evaluate one row without arrays: nothing but the list of results is made.
+def evaluate_one(emb: Curve, kv: Curve, figures: Sequence[float], model: TrainedModel | None) -> Outcome | None:
+    """Evaluate one row without arrays: nothing is made but the outcome.
 
     Parameters
     ----------
@@ -127,44 +126,66 @@ def evaluate_one(emb: Curve, kv: Curve, figures: Sequence[float], model: Trained
 
     Returns
     -------
-    list of float or None
-        In the order of `enum gr_result` of split_core.h; None as in `evaluate`.
-
-    Raises
-    ------
-    ValueError
-        If there are more or fewer figures.
+    Outcome or None
+        None as in `evaluate`.
     """
-    if _core() is None:
-        return None
-    if len(figures) != _FIGURES:
-        raise ValueError(f"{len(figures)} figures, not {_FIGURES}")
-    emb_capacity, emb_miss = emb.packed_capacity_bytes, emb.packed_miss_ratio
-    kv_capacity, kv_miss = kv.packed_capacity_bytes, kv.packed_miss_ratio
-    emb_bytes, kv_bytes = len(emb_capacity), len(kv_capacity)
-    if emb_bytes != len(emb_miss) or kv_bytes != len(kv_miss):
-        return None
-    try:
-        lane = _free.pop()
-    except IndexError:
-        lane = _Lane()
-    packed = lane.null if model is None else _packed(model)
-    done = lane.call(
-        1,
-        emb_capacity,
-        emb_miss,
-        emb_bytes >> 3,
-        kv_capacity,
-        kv_miss,
-        kv_bytes >> 3,
-        figures,
-        packed,
-        lane.results,
-        lane.features,
-    )
-    results: list[float] = lane.tolist()
-    _free.append(lane)
-    return results if done == 1 else None
+    return _one()(emb, kv, figures, model)
+
+
+class _Lane:
+    """Memory for the results of one row, with its pointers: one for each thread that is inside at the same time."""
+
+    __slots__ = ("_memory", "features", "results", "tolist")
+
+    def __init__(self, ffi: Any, lib: Any) -> None:
+        self._memory = bytearray(8 * lib.GR_RESULTS)
+        self.results = ffi.from_buffer("double[]", self._memory)
+        self.tolist: Any = memoryview(self._memory).cast("d").tolist
+        self.features = ffi.new("float[]", lib.GR_FEATURES)
+
+
+@cache
+def _one() -> Callable[[Curve, Curve, Sequence[float], TrainedModel | None], Outcome | None]:
+    """The call with all it needs bound to it. An agent decides from a cold cache, where each look-up costs a microsecond."""
+    module = _core()
+    if module is None:
+        return lambda emb, kv, figures, model: None
+    ffi, call, figures_expected = module.ffi, module.lib.gr_evaluate, module.lib.GR_FIGURES
+    free, new = [_Lane(ffi, module.lib)], tuple.__new__
+    held: tuple[TrainedModel | None, Any] = (None, ffi.NULL)
+
+    def one(emb: Curve, kv: Curve, figures: Sequence[float], model: TrainedModel | None) -> Outcome | None:
+        nonlocal held
+        emb_capacity, emb_miss = emb.packed_capacity_bytes, emb.packed_miss_ratio
+        kv_capacity, kv_miss = kv.packed_capacity_bytes, kv.packed_miss_ratio
+        emb_bytes, kv_bytes = len(emb_capacity), len(kv_capacity)
+        if emb_bytes != len(emb_miss) or kv_bytes != len(kv_miss) or len(figures) != figures_expected:
+            return None
+        mine = held
+        if mine[0] is not model:
+            mine = held = (model, ffi.NULL if model is None else _packed(model))
+        try:
+            lane = free.pop()
+        except IndexError:
+            lane = _Lane(ffi, module.lib)
+        done = call(
+            1,
+            emb_capacity,
+            emb_miss,
+            emb_bytes >> 3,
+            kv_capacity,
+            kv_miss,
+            kv_bytes >> 3,
+            figures,
+            mine[1],
+            lane.results,
+            lane.features,
+        )
+        outcome = new(Outcome, lane.tolist())
+        free.append(lane)
+        return outcome if done == 1 else None
+
+    return one
 
 
 @lru_cache(maxsize=4)
