@@ -1,4 +1,4 @@
-"""Writes the parts of the chart that follow from the code: CRDs, RBAC rules, default policies with their schema, table of values.
+"""Writes what follows from the code in the chart: CRDs, RBAC rules, default policies with their schema, models, table of values.
 
 ``python -m charts.sync`` writes, ``python -m charts.sync --check`` only compares and fails on drift. The models in crds/ and the
 rules in controllers/runtime/rbac.py stay the one source; the chart never says a bound, a default or a verb of its own.
@@ -6,6 +6,8 @@ rules in controllers/runtime/rbac.py stay the one source; the chart never says a
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 import sys
@@ -25,6 +27,8 @@ from crds.schema import structural_schema
 ROOT = Path(__file__).resolve().parent.parent
 CHART = Path("charts/grfleet")
 CRD_COPIES = CHART / "files/crds"
+MODELS = ROOT / "policies/models"
+MODEL_COPIES = CHART / "files/models"
 RULES_TEMPLATE = CHART / "templates/_rules.tpl"
 VALUES = CHART / "values.yaml"
 SCHEMA = CHART / "values.schema.json"
@@ -40,6 +44,9 @@ Schema = dict[str, Any]
 def generated_files(root: Path = ROOT) -> dict[Path, str]:
     """Every generated file with its text; of files that are written by hand in part, only the marked part differs from disk."""
     files = {CRD_COPIES / name: HEADER + to_yaml(document) for name, document in crd_documents().items()}
+    files |= {
+        MODEL_COPIES / f"{path.stem}.yaml": HEADER + to_yaml(model_facts(path)) for path in sorted(MODELS.glob("*.safetensors"))
+    }
     files[RULES_TEMPLATE] = rules_template()
     files[VALUES] = _between_markers((root / VALUES).read_text("utf-8"), policy_values(), "# ", "")
     files[SCHEMA] = values_schema(json.loads((root / SCHEMA).read_text("utf-8")), files[VALUES])
@@ -50,7 +57,22 @@ def generated_files(root: Path = ROOT) -> dict[Path, str]:
 
 def drift(root: Path = ROOT) -> list[str]:
     """Paths of generated files that are missing, differ, or are left over from a kind that is gone."""
-    return generated.drift(root, generated_files(root), CRD_COPIES)
+    return generated.drift(root, generated_files(root), CRD_COPIES, MODEL_COPIES)
+
+
+def model_facts(path: Path) -> dict[str, str]:
+    """What the chart's templates need of a shipped model: its name, its digest, its features, its bytes in base64.
+
+    A name keeps its digest for ever, in a cluster too: other bytes are another file.
+    """
+    data = path.read_bytes()
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])  # of a safetensors file
+    return {
+        "name": path.stem,
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "featureSpec": json.loads(header["__metadata__"]["grfleet"])["featureSpec"],
+        "bytes": base64.b64encode(data).decode(),
+    }
 
 
 # Rules ---------------------------------------------------------------------------------------------------------------
@@ -239,7 +261,12 @@ def _between_markers(text: str, part: str, before: str, after: str) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of ``python -m charts.sync``; 1 when --check finds drift."""
     return generated.command(
-        arguments, program="python -m charts.sync", description=__doc__, root=ROOT, files=generated_files(), folder=CRD_COPIES
+        arguments,
+        program="python -m charts.sync",
+        description=__doc__,
+        root=ROOT,
+        files=generated_files(),
+        folders=(CRD_COPIES, MODEL_COPIES),
     )
 
 

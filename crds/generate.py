@@ -112,7 +112,12 @@ def drift(root: Path = ROOT) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of ``python -m crds.generate``; 1 when --check finds drift."""
     return generated.command(
-        arguments, program="python -m crds.generate", description=__doc__, root=ROOT, files=generated_files(), folder=MANIFESTS
+        arguments,
+        program="python -m crds.generate",
+        description=__doc__,
+        root=ROOT,
+        files=generated_files(),
+        folders=(MANIFESTS,),
     )
 
 

@@ -1,6 +1,6 @@
 """Files that follow from code, and how they are kept so: written by one command, compared by the same command with ``--check``.
 
-A set of generated files is a mapping from path to text, and one folder that holds nothing else, so that what is left over from a
+A set of generated files is a mapping from path to text, and folders that hold nothing else, so that what is left over from a
 kind that is gone can be told from what people wrote.
 """
 
@@ -12,26 +12,32 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 
-def drift(root: Path, files: Mapping[Path, str], folder: Path) -> list[str]:
-    """Paths of files that are missing, differ, or are left over in `folder`; all relative to `root`."""
+def drift(root: Path, files: Mapping[Path, str], *folders: Path) -> list[str]:
+    """Paths of files that are missing, differ, or are left over in `folders`; all relative to `root`."""
     wrong = [path for path, text in files.items() if not (root / path).is_file() or (root / path).read_text("utf-8") != text]
-    return sorted(str(path) for path in [*wrong, *left_over(root, files, folder)])
+    return sorted(str(path) for path in [*wrong, *left_over(root, files, *folders)])
 
 
-def left_over(root: Path, files: Mapping[Path, str], folder: Path) -> list[Path]:
-    """YAML files in `folder` that nothing generates any more."""
-    there = [folder / path.name for path in (root / folder).glob("*.yaml")]
+def left_over(root: Path, files: Mapping[Path, str], *folders: Path) -> list[Path]:
+    """YAML files in `folders` that nothing generates any more."""
+    there = [folder / path.name for folder in folders for path in (root / folder).glob("*.yaml")]
     return [path for path in there if path not in files]
 
 
 def command(
-    arguments: Sequence[str] | None, *, program: str, description: str | None, root: Path, files: Mapping[Path, str], folder: Path
+    arguments: Sequence[str] | None,
+    *,
+    program: str,
+    description: str | None,
+    root: Path,
+    files: Mapping[Path, str],
+    folders: Sequence[Path],
 ) -> int:
     """Entry point of a generator: writes, or with ``--check`` only compares and returns 1 on drift."""
     parser = argparse.ArgumentParser(prog=program, description=description)
     parser.add_argument("--check", action="store_true", help="only compare; exit 1 on drift")
     if parser.parse_args(arguments).check:
-        wrong = drift(root, files, folder)
+        wrong = drift(root, files, *folders)
         for name in wrong:
             sys.stderr.write(f"{name}: differs from what the code says; run `make generate`\n")
         return 1 if wrong else 0
@@ -39,6 +45,6 @@ def command(
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text, "utf-8")
         sys.stdout.write(f"{path}\n")
-    for path in left_over(root, files, folder):
+    for path in left_over(root, files, *folders):
         (root / path).unlink()
     return 0

@@ -18,7 +18,7 @@ VARIANTS = sorted((CHART / "ci").glob("*-values.yaml"))
 POLICY_KINDS = ("HBMPolicy", "RoutingPolicy", "PreInferencePolicy")
 MONITORING_KINDS = ("ServiceMonitor", "PodMonitor", "PrometheusRule")
 MONITORED = tuple(f"--api-versions=monitoring.coreos.com/v1/{kind}" for kind in MONITORING_KINDS)
-SERVED = (*(f"--api-versions=grfleet.dev/v1alpha1/{kind}" for kind in POLICY_KINDS), *MONITORED)
+SERVED = (*(f"--api-versions=grfleet.dev/v1alpha1/{kind}" for kind in (*POLICY_KINDS, "AllocatorModel")), *MONITORED)
 CLAIM = "grfleet-served"  # roles that allow nothing and only say which release serves
 
 Object = dict[str, Any]

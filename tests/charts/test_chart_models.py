@@ -1,0 +1,83 @@
+"""The model that a release ships: what the chart makes of its file, when, and that an API server takes it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from chart_tools import CHART, MONITORED, SERVED, Helm, of_kind, the
+from example_models import model_bytes
+
+from charts import sync
+from charts.sync import model_facts
+from crds import AllocatorModel
+from policies.allocation.model_file import digest_of, read_model
+from testbed.control_plane import ControlPlane
+
+DATA = model_bytes(1)
+KINDS = ("AllocatorModel", "ConfigMap")
+
+
+@pytest.fixture
+def shipping(tmp_path: Path) -> Path:
+    """A copy of the chart that ships one model and no other."""
+    chart = tmp_path / "grfleet"
+    shutil.copytree(CHART, chart)
+    shutil.rmtree(chart / "files" / "models", ignore_errors=True)
+    (chart / "files" / "models").mkdir()
+    file = tmp_path / "split-7.safetensors"
+    file.write_bytes(DATA)
+    (chart / "files" / "models" / "split-7.yaml").write_text(yaml.safe_dump(model_facts(file)))
+    return chart
+
+
+def rendered(helm: Helm, chart: Path, *flags: str, served: tuple[str, ...] = SERVED) -> list[dict[str, Any]]:
+    done = helm.run("template", "grfleet", str(chart), "--namespace", "ours", "--kube-version", "1.34.0", *served, *flags)
+    assert done.returncode == 0, done.stderr
+    return [each for each in yaml.load_all(done.stdout, Loader=yaml.CSafeLoader) if each]
+
+
+def test_a_shipped_model_becomes_an_allocator_model_with_its_bytes_beside_it(helm: Helm, shipping: Path) -> None:
+    objects = rendered(helm, shipping)
+    source, model = the(objects, "ConfigMap", "grfleet-model-split-7"), the(objects, "AllocatorModel")
+    spec = AllocatorModel.parse(model).spec
+    assert (model["metadata"]["name"], model["metadata"]["namespace"], source["metadata"]["namespace"]) == (
+        "split-7",
+        "ours",
+        "ours",
+    )
+    assert (spec.config_map_key_ref.name, spec.config_map_key_ref.key) == ("grfleet-model-split-7", "model.safetensors")
+    data = base64.b64decode(source["binaryData"]["model.safetensors"])
+    assert (data, spec.sha256, source["immutable"]) == (DATA, digest_of(DATA), True)
+    assert read_model(data, sha256=spec.sha256).feature_spec == spec.feature_spec
+
+
+def test_it_waits_until_the_kinds_are_served_and_can_be_left_out(helm: Helm, shipping: Path) -> None:
+    assert not of_kind(rendered(helm, shipping, served=MONITORED), *KINDS)
+    assert not of_kind(rendered(helm, shipping, "--set", "allocatorModel.enabled=false"), *KINDS)
+
+
+def test_a_chart_that_ships_no_model_makes_none(helm: Helm, shipping: Path) -> None:
+    shutil.rmtree(shipping / "files" / "models")
+    assert not of_kind(rendered(helm, shipping), *KINDS)
+
+
+def test_an_api_server_takes_both(helm: Helm, shipping: Path, crds_installed: ControlPlane, namespace: str) -> None:
+    objects = [
+        {**each, "metadata": {**each["metadata"], "namespace": namespace}} for each in of_kind(rendered(helm, shipping), *KINDS)
+    ]
+    manifest = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
+    crds_installed.kubectl("apply", "--server-side", "--dry-run=server", "-f", "-", input=manifest)
+
+
+def test_every_model_in_the_room_of_models_is_in_the_chart_and_one_that_this_release_runs() -> None:
+    for path in sync.MODELS.glob("*.safetensors"):
+        facts = model_facts(path)
+        assert read_model(path.read_bytes(), sha256=facts["sha256"]).feature_spec == facts["featureSpec"]
+        copied = yaml.safe_load((CHART / "files" / "models" / f"{path.stem}.yaml").read_text())
+        assert copied == facts
