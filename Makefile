@@ -3,13 +3,15 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+TRAIN_VENV := .venv-train
+TRAIN_STAMP := $(TRAIN_VENV)/.installed
 UV_COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test e2e scale lint format bench lock generate testbed clean
+.PHONY: help setup demo test e2e scale lint format bench lock generate testbed train train-test clean
 
 help:  ## list the tasks
-	@awk -F':.*## ' '/^[a-z0-9]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP): requirements/dev.txt pyproject.toml
 	@echo "== Python packages into $(VENV) (about two minutes on a first run)"
@@ -57,9 +59,23 @@ generate: $(STAMP)  ## regenerate manifests, chart copies and reference docs fro
 lock: $(STAMP)  ## renew the pinned requirement files from pyproject.toml
 	@$(UV_COMPILE) pyproject.toml -o requirements/runtime.txt
 	@$(UV_COMPILE) -c requirements/runtime.txt --extra sim --extra test --extra lint --extra bench --extra dev pyproject.toml -o requirements/dev.txt
+	@$(UV_COMPILE) -c requirements/dev.txt --extra train --extra test --extra dev pyproject.toml -o requirements/train.txt
 
 testbed: $(STAMP)  ## start a Kubernetes control plane on this machine and print its KUBECONFIG
 	@$(BIN)/grfleet testbed up
 
+$(TRAIN_STAMP): requirements/train.txt pyproject.toml
+	@echo "== Python packages for training into $(TRAIN_VENV): torch alone takes five gigabytes and a minute or two"
+	@$(PYTHON) -m venv $(TRAIN_VENV) || { echo "The venv module is missing: apt-get install python3-venv"; exit 1; }
+	@$(TRAIN_VENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/train.txt
+	@$(TRAIN_VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $(TRAIN_STAMP)
+
+train: $(TRAIN_STAMP)  ## train the allocator of the split: out/model/split-1.safetensors and its card
+	@$(TRAIN_VENV)/bin/grfleet train $(TRAIN_ARGS)
+
+train-test: $(TRAIN_STAMP)  ## the tests that need torch, in the environment that has it
+	@$(TRAIN_VENV)/bin/pytest -p no:xdist -m train tests/training $(TRAIN_TEST_ARGS)
+
 clean:  ## remove the virtual environment, compiled loops and outputs (never the binaries in the cache)
-	@rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache simulator/*/__pycache__
+	@rm -rf $(VENV) $(TRAIN_VENV) out .pytest_cache .mypy_cache .ruff_cache simulator/*/__pycache__

@@ -19,6 +19,7 @@ from grfleet.replay import replay
 from grfleet.simulate.command import oracle, simulate
 from grfleet.top.command import top
 from grfleet.trace.command import app as trace_app
+from grfleet.train import train
 from testbed.cli import app as testbed_app
 
 app = typer.Typer(
@@ -36,6 +37,7 @@ app.command("oracle")(oracle)
 app.command("top")(top)
 app.command("decisions")(decisions)
 app.command("replay")(replay)
+app.command("train")(train)
 
 
 def _print_version(wanted: bool) -> None:

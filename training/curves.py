@@ -1,9 +1,10 @@
 """Miss ratios over the length of the window that a cache remembers, for many instances at once.
 
 A cache under LRU holds what was asked within the last T. Rows: independent references from the simulator's own popularity tables
-(`simulator.fleet.laws`, reduced level: Che's approximation with drift). Users: renewal, a short and a long return with log-logistic
-times and a share that never comes back (Denning's working set). All curves stand on one logarithmic grid of T, so a change of rate
-is a shift along it, and the bytes held by a window follow from its misses: `C(T) = rate * integral_0^T miss(t) dt`.
+(`simulator.fleet.laws`, reduced level: Che's approximation with drift). Users: renewal, a short and a long return with
+log-logistic times and a share that never comes back (Denning's working set). All curves stand on one logarithmic grid of T, so a
+change of rate is a shift along it, and the bytes held by a window follow from its misses: `C(T) = rate * integral_0^T miss(t)
+dt`.
 """
 
 import math
@@ -107,7 +108,7 @@ def held(misses_per_ms: Floats) -> Floats:
 
 
 def of_an_age(misses: Floats, age_ms: Floats) -> tuple[Floats, Floats]:
-    """Return misses of a crowd that exists since `age_ms` (float64[n]), and the part of them that has left something in the cache.
+    """Return misses of a crowd that exists since `age_ms` (float64[n]), and the part of them that has filled the cache.
 
     A window longer than the age hits no more than one of just that age, and holds no more.
     """

@@ -1,10 +1,9 @@
 """n instances in virtual time, one call a second: traffic, caches that fill and shrink, queue, estimates, reward.
 
-A cache is what it holds, and so the length of window that its content covers. A shrink cuts it at once; after growth the window gets
-longer as time passes (misses fill the room), faster under a throttled refill, and at once under a blocking one, which stops serving
-meanwhile. P99 is
-the anchor's own M/G/1 formula on the true misses. The reward knows what no agent knows: how far the P99 lies above the best that any
-split could reach in the long run under the laws of the moment.
+A cache is what it holds, and so the length of window that its content covers. A shrink cuts it at once; after growth the window
+gets longer as time passes (misses fill the room), faster under a throttled refill, and at once under a blocking one, which stops
+serving meanwhile. P99 is the anchor's own M/G/1 formula on the true misses. The reward knows what no agent knows: how far the
+P99 lies above the best that any split could reach in the long run under the laws of the moment.
 """
 
 from dataclasses import dataclass
@@ -110,7 +109,7 @@ class Instances:
         return len(self.share)
 
     def stagger(self) -> None:
-        """Put the instances into eight groups that stand at different points of their courses, so that they do not all end together."""
+        """Put the instances into eight groups at different points of their courses, so that they do not all end together."""
         group = np.arange(len(self)) % _GROUPS
         self._begin(np.arange(len(self)), at_s=np.floor(group * (STEPS / _GROUPS)))
 
@@ -161,7 +160,14 @@ class Instances:
             picked = self.rng.integers(len(self.pool), size=len(self))
             if done.any():
                 self._replace(np.flatnonzero(done), picked[done])
-        return Outcome(-(MOST_REGRET * -np.expm1(-np.maximum(regret, -0.5) / MOST_REGRET) + MOVE_COST * moved), p99, best, best_share, moved, done)
+        return Outcome(
+            -(MOST_REGRET * -np.expm1(-np.maximum(regret, -0.5) / MOST_REGRET) + MOVE_COST * moved),
+            p99,
+            best,
+            best_share,
+            moved,
+            done,
+        )
 
     def situation(self) -> Situation:
         """Return what an agent would know now; moves the smoothed anchor on, so call it once a step."""
@@ -287,7 +293,9 @@ class Instances:
         loaded = np.where(throttled, np.minimum(THROTTLE_SHARE * link * _DT_MS, lacking), 0.0)
         self.backlog = np.where(throttled, lacking - loaded, 0.0)
         at_once = np.where((w.refill == Refill.BLOCKING) & (limits[:, 0] > self._limit), np.maximum(room, 0.0), 0.0)
-        self.content[:, 0] = np.minimum(np.maximum(self.content[:, 0] + loaded, np.where(at_once > 0.0, limits[:, 0], 0.0)), limits[:, 0])
+        self.content[:, 0] = np.minimum(
+            np.maximum(self.content[:, 0] + loaded, np.where(at_once > 0.0, limits[:, 0], 0.0)), limits[:, 0]
+        )
         self._limit = limits[:, 0].copy()
         return np.asarray(at_once / link)
 

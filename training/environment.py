@@ -1,7 +1,7 @@
 """The two faces of the dynamics for learning libraries: many instances as one stable-baselines3 VecEnv, one as a gymnasium Env.
 
-Observations are the features of `policies.allocation.features`, normalised and cut as an exported model does it, so what PPO learns is
-the network that agents run. An action of 1 asks for `MAX_STEP_PERCENT` more points of usable for the EMB cache.
+Observations are the features of `policies.allocation.features`, normalised and cut as an exported model does it, so what PPO
+learns is the network that agents run. An action of 1 asks for `MAX_STEP_PERCENT` more points of usable for the EMB cache.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ OBSERVATIONS = spaces.Box(-Normal.MOST, Normal.MOST, shape=(len(FEATURES),), dty
 ACTIONS = spaces.Box(-1.0, 1.0, shape=(1,), dtype=np.float32)
 
 
-class ManyInstances(VecEnv):
+class ManyInstances(VecEnv):  # type: ignore[misc]  # torch's libraries are not there when types are checked
     """All instances in one call a step; keeps the range of every feature it has shown."""
 
     def __init__(self, instances: Instances, normal: Normal) -> None:
@@ -72,7 +72,7 @@ class _Shared:
     normal: Normal
 
 
-class OneInstance(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
+class OneInstance(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):  # type: ignore[misc]  # as above
     """One instance in a newly drawn world each episode, for whoever wants to try another algorithm.
 
     Parameters
@@ -91,7 +91,9 @@ class OneInstance(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         self._shared = _Shared(tables or row_tables(), normal or Normal.none())
         self._instances: Instances | None = None
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         super().reset(seed=seed)
         world: Worlds = draw_worlds(1, self._shared.tables, self.np_random)
         self._instances = Instances(world, self._shared.tables, self.np_random)
@@ -105,4 +107,4 @@ class OneInstance(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         return self._look(self._instances), float(outcome.reward[0]), False, bool(outcome.done[0]), told
 
     def _look(self, instances: Instances) -> NDArray[np.float32]:
-        return self._shared.normal.of(instances.features())[0]
+        return np.asarray(self._shared.normal.of(instances.features())[0], dtype=np.float32)

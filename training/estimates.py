@@ -1,9 +1,9 @@
 """What an agent believes of its instance: the true curves and costs, late and with an error.
 
-The estimator forgets over a minute, so after a change its curve is a mixture of then and now; its error is a factor on capacity that
-wanders (AR(1) of the logarithm). Both make the quick histogram differ from the slow one, which is what `Curve.volatility` says.
-Where they differ too much the estimate begins anew, as the watch for turns has it. Costs are ratios over half a minute, each wrong
-by a factor of its own.
+The estimator forgets over a minute, so after a change its curve is a mixture of then and now; its error is a factor on capacity
+that wanders (AR(1) of the logarithm). Both make the quick histogram differ from the slow one, which is what `Curve.volatility`
+says. Where they differ too much the estimate begins anew, as the watch for turns has it. Costs are ratios over half a minute,
+each wrong by a factor of its own.
 """
 
 import math

@@ -1,7 +1,8 @@
 """Scores of controllers on worlds that training never drew, all on the same courses: regret in P99 against the best split.
 
-Regret is the mean logarithm of true P99 over the least that any split reaches in the long run, as percent; it never becomes zero, also
-for the truth, because caches need time to fill. The first seconds of a course, in which everybody leaves a random split, do not count.
+Regret is the mean logarithm of true P99 over the least that any split reaches in the long run, as percent; it never becomes
+zero, also for the truth, because caches need time to fill. The first seconds of a course, in which everybody leaves a random
+split, do not count.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -76,11 +77,11 @@ def play(
     )
 
 
-def best_fixed(worlds: Worlds, tables: RowTables, *, seed: int, choices: Sequence[float] = tuple(np.arange(1, 10) / 10)) -> Scores:
+def best_fixed(
+    worlds: Worlds, tables: RowTables, *, seed: int, choices: Sequence[float] = tuple(np.arange(1, 10) / 10)
+) -> Scores:
     """Scores of the fixed split that is best in hindsight, chosen for each course on its own; a course starts there."""
-    each = [
-        play(worlds.with_value(first_share=share), tables, fixed(share), seed=seed) for share in choices
-    ]
+    each = [play(worlds.with_value(first_share=share), tables, fixed(share), seed=seed) for share in choices]
     place = np.argmin([scores.regret for scores in each], axis=0)
     picked = {
         name: np.array([getattr(each[p], name)[i] for i, p in enumerate(place)])

@@ -1,7 +1,8 @@
-"""PPO by stable-baselines3 over many instances at once: one seed, with validation, early stop and checkpoints that survive a kill.
+"""PPO by stable-baselines3 over many instances at once: one seed, validation, early stop, checkpoints that survive a kill.
 
-A checkpoint is written between two rollouts and holds everything that changes: weights, optimiser, instances, random numbers. So a run
-that was killed and resumed ends with the same bytes as one that was not. One torch thread: with two, digests differ and time is lost.
+A checkpoint is written between two rollouts and holds everything that changes: weights, optimiser, instances, random numbers. So
+a run that was killed and resumed ends with the same bytes as one that was not. One torch thread: with two, digests differ and
+time is lost.
 """
 
 import json
@@ -168,7 +169,7 @@ def _warm_start(model: PPO, env: ManyInstances, plan: Plan, progress: Progress) 
                 optimiser.step()
 
 
-class _Watch(BaseCallback):
+class _Watch(BaseCallback):  # type: ignore[misc]  # torch's libraries are not there when types are checked
     """Looks at the network between rollouts: validates, keeps the best, stops early, writes the checkpoint."""
 
     def __init__(self, plan: Plan, seed: int, env: ManyInstances, tables: RowTables, path: Path, progress: Progress) -> None:
@@ -221,7 +222,7 @@ class _Watch(BaseCallback):
     def write(self, model: Any) -> None:
         """Write the checkpoint beside the old one, then put it in its place: a kill leaves one or the other."""
         parameters = model.get_parameters()
-        plain = {
+        plain: dict[str, Any] = {
             "format": _CHECKPOINT_FORMAT,
             "plan": asdict(self.plan),
             "seed": self.seed,
@@ -234,13 +235,13 @@ class _Watch(BaseCallback):
             "ended": self.ended,
             "instances_rng": self.env.instances.rng.bit_generator.state,
         }
-        shuffle = np.random.get_state(legacy=True)
+        _, keys, at, has_gauss, gauss = np.random.get_state(legacy=True)
         arrays = {f"instances.{name}": value for name, value in self.env.instances.state().items()}
         arrays |= {f"best.{name}": value for name, value in self.best.items()}
-        arrays |= {"low": self.env.low, "high": self.env.high, "shuffle": np.asarray(shuffle[1]).astype(np.int64)}
+        arrays |= {"low": self.env.low, "high": self.env.high, "shuffle": np.asarray(keys).astype(np.int64)}
         if model._last_obs is not None:
             arrays |= {"observation": model._last_obs, "starts": model._last_episode_starts}
-        plain["shuffle_at"] = [int(shuffle[2]), int(shuffle[3]), float(shuffle[4])]
+        plain["shuffle_at"] = [int(at), int(has_gauss), float(gauss)]
         whole = {
             "plain": json.dumps(plain),
             "arrays": {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in arrays.items()},

@@ -1,9 +1,10 @@
 """What an instance may have to serve: thousands of drawn worlds, each with a course of events.
 
-A world has two crowds of requests with laws of their own for rows and users, and a share of the second one that follows the regime:
-nothing (Steady), a slow exchange of one crowd for the other (Trend), or one burst: strangers, hot rows, long histories, rows that
-nobody wanted before. Costs are scaled so that the least busy split has a drawn utilisation, overload included; most worlds that are
-kept have their best split away from the bounds. Nothing here looks at a trace: ranges are wide, so that traces lie inside.
+A world has two crowds of requests with laws of their own for rows and users, and a share of the second one that follows the
+regime: nothing (Steady), a slow exchange of one crowd for the other (Trend), or one burst: strangers, hot rows, long histories,
+rows that nobody wanted before. Costs are scaled so that the least busy split has a drawn utilisation, overload included; most
+worlds that are kept have their best split away from the bounds. Nothing here looks at a trace: ranges are wide, so that traces
+lie inside.
 """
 
 from collections.abc import Sequence
@@ -150,7 +151,12 @@ class Worlds:
 
 
 def draw_worlds(
-    count: int, tables: RowTables, rng: np.random.Generator, *, regimes: Sequence[Regime] | None = None, trivial_share: float = 0.15
+    count: int,
+    tables: RowTables,
+    rng: np.random.Generator,
+    *,
+    regimes: Sequence[Regime] | None = None,
+    trivial_share: float = 0.15,
 ) -> Worlds:
     """Draw worlds; at most about `trivial_share` of them have their best split at a bound.
 
@@ -292,14 +298,14 @@ def _scale(worlds: Worlds, tables: RowTables, rng: np.random.Generator) -> NDArr
     service = worlds.base_ms[:, None] + rows * emb * worlds.ms_per_row[:, None] + lost * worlds.ms_per_token[:, None]
     least = service.min(axis=1)
     kind = rng.random(n)
-    load = np.where(kind < 0.75, rng.uniform(0.3, 0.8, n), np.where(kind < 0.85, rng.uniform(0.1, 0.3, n), rng.uniform(0.8, 1.1, n)))
+    load = np.where(
+        kind < 0.75, rng.uniform(0.3, 0.8, n), np.where(kind < 0.85, rng.uniform(0.1, 0.3, n), rng.uniform(0.8, 1.1, n))
+    )
     factor = load / (pace * least)
     for cost in (worlds.ms_per_row, worlds.ms_per_token, worlds.base_ms):
         cost *= factor
     worlds.variance_ms2[:] = (rng.uniform(0.05, 0.75, n) * least * factor) ** 2
-    p99 = predict_p99_ms(
-        emb, kv, costs=_costs_of_first_crowd(worlds), kv_size_cv2=worlds.tokens_cv2[:, :1]
-    )
+    p99 = predict_p99_ms(emb, kv, costs=_costs_of_first_crowd(worlds), kv_size_cv2=worlds.tokens_cv2[:, :1])
     best = p99.min(axis=1)
     # A cache that takes hours to fill shows a move of its limit to nobody within a course.
     early = int(np.log(_LONGEST_FILL_MS) / STEP)
