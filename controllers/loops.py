@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from controllers.agent_book import AgentBook
 from controllers.allocation.controller import AllocationLoop
+from controllers.allocation.policy_status import PolicyStatusLoop
 from controllers.allocation.rollup_controller import AllocationRollupLoop
 from controllers.model_bytes import ModelBytes
 from controllers.models.controller import ModelsLoop
@@ -23,6 +24,7 @@ def all_loops() -> list[Loop]:
         ModelsLoop(parsed, models),
         AllocationLoop(key, parsed, book, models),
         AllocationRollupLoop(parsed, book),
+        PolicyStatusLoop(),
         RoutingLoop(parsed),
         PreInferenceLoop(parsed, book),
     ]

@@ -1,0 +1,104 @@
+"""Where an HBMPolicy is in force: counts over the pools that resolve to it, and the rollout that needs a look most."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from loop_objects import instance_object, pool_object
+
+from controllers.allocation.policy_status import WORST_FIRST, PolicyStatusLoop, status_of
+from controllers.runtime.resources import HBM_POLICIES, INSTANCES, POOLS, Key
+from controllers.runtime.store import EventType, Store, WatchEvent
+from crds.hbm_policy import RolloutPhase
+
+
+def policy_object(name: str = "mine", namespace: str = "team", *, generation: int = 3) -> dict[str, Any]:
+    return {
+        "apiVersion": "grfleet.dev/v1alpha1",
+        "kind": "HBMPolicy",
+        "metadata": {"name": name, "namespace": namespace, "uid": f"uid-{namespace}-{name}", "generation": generation},
+        "spec": {},
+    }
+
+
+def ref(name: str = "mine", namespace: str = "team", generation: int = 3) -> dict[str, Any]:
+    return {"name": name, "namespace": namespace, "generation": generation, "source": "Pool"}
+
+
+def stored(*objects: dict[str, Any]) -> Store:
+    store = Store((POOLS, INSTANCES, HBM_POLICIES))
+    kinds = {"GRServingPool": POOLS, "GRInstance": INSTANCES, "HBMPolicy": HBM_POLICIES}
+    for each in objects:
+        store.upsert(kinds[each["kind"]], each)
+    return store
+
+
+def fleet(name: str = "pool", *, generations: tuple[int, ...] = (3, 3, 2), phase: str | None = None) -> list[dict[str, Any]]:
+    pool = pool_object(name, policies={"hbm": "mine"})
+    if phase is not None:
+        pool["status"] = {"rollout": {"phase": phase, "policyRef": ref()}}
+    return [
+        pool,
+        *(
+            instance_object(f"{name}-{number}", pool, intent={"policyRef": ref(generation=generation)})
+            for number, generation in enumerate(generations)
+        ),
+    ]
+
+
+def counted(policy: dict[str, Any], *objects: dict[str, Any]) -> dict[str, Any]:
+    return status_of(policy, stored(policy, *objects), operator_namespace="grfleet")
+
+
+def test_instances_and_those_on_the_present_generation_are_counted() -> None:
+    assert counted(policy_object(), *fleet()) == {"observedGeneration": 3, "pools": 1, "instances": 3, "current": 2}
+
+
+def test_who_drains_does_not_count() -> None:
+    objects = fleet()
+    objects[1]["spec"]["drain"] = {"reason": "ScaleDown"}
+    assert counted(policy_object(), *objects)["instances"] == 2
+
+
+def test_a_pool_that_names_another_policy_does_not_count() -> None:
+    assert counted(policy_object("other"), *fleet())["pools"] == 0
+
+
+def test_the_default_of_the_operator_holds_for_pools_whose_namespace_has_none() -> None:
+    theirs = policy_object("default", "grfleet")
+    pool = pool_object()
+    assert counted(theirs, pool)["pools"] == 1
+    assert counted(theirs, pool, policy_object("default"))["pools"] == 0
+    assert counted(policy_object("default"), pool)["pools"] == 1
+    assert counted(policy_object("default", "elsewhere"), pool)["pools"] == 0
+
+
+@pytest.mark.parametrize("phase", RolloutPhase)
+def test_of_several_rollouts_the_worst_is_told(phase: RolloutPhase) -> None:
+    status = counted(policy_object(), *fleet("pool", phase="Complete"), *fleet("pool-b", phase=phase.value))
+    assert status["rollout"] == phase.value
+    assert set(WORST_FIRST) == set(RolloutPhase)
+
+
+def test_a_rollout_of_an_older_generation_is_not_told() -> None:
+    assert "rollout" not in counted(policy_object(generation=4), *fleet(phase="RolledBack"))
+
+
+def keys(event: WatchEvent, store: Store) -> set[Key]:
+    return set(PolicyStatusLoop().keys_for(event, store))
+
+
+def test_a_step_of_a_rollout_and_an_intent_of_another_generation_wake_the_policy_and_a_measurement_does_not() -> None:
+    pool, instance, *_ = fleet(phase="Canary")
+    store = stored(pool, instance)
+    mine = {Key("team", "mine")}
+    moved = {**pool, "status": {"rollout": {"phase": "Complete", "policyRef": ref()}}}
+    assert keys(WatchEvent(EventType.MODIFIED, POOLS, Key("team", "pool"), moved, pool), store) == mine
+    measured = {**pool, "status": {**pool["status"], "p99Ms": "41"}}
+    assert keys(WatchEvent(EventType.MODIFIED, POOLS, Key("team", "pool"), measured, pool), store) == set()
+    newer = {**instance, "spec": {**instance["spec"], "intent": {"policyRef": ref(generation=4)}}}
+    at = Key("team", "pool-0")
+    assert keys(WatchEvent(EventType.MODIFIED, INSTANCES, at, newer, instance), store) == mine
+    assert keys(WatchEvent(EventType.MODIFIED, INSTANCES, at, {**instance, "status": {"p99Ms": "4"}}, instance), store) == set()
+    assert keys(WatchEvent(EventType.DELETED, INSTANCES, at, instance, instance), store) == mine
