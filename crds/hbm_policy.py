@@ -216,13 +216,12 @@ KIND = Kind(
         Column("Current", ".status.current", "Instances with an intent of this generation.", type="integer"),
         Column("Of", ".status.instances", "Instances that the policy holds for.", type="integer"),
         Column("Rollout", ".status.rollout", "How far a change of strategy or model has come."),
-        Column("Model", ".spec.learned.model", "AllocatorModel of strategy Learned.", priority=1),
+        Column("Model", ".spec.learned.model", "AllocatorModel of strategy Learned."),
         AGE,
     ),
     selectable_fields=(".spec.strategy", ".spec.learned.model"),
     not_yet=(
-        "strategy `Learned`: the anchor decides and PolicyHealthy answers `ModelMissing`",
-        "`recovery`: agents take it and do not act on it",
+        "`recovery.freezeWhenBlocking`: no engine says yet that its refill blocks serving, so nothing is ever frozen",
     ),
     example={
         "strategy": "Learned",

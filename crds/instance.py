@@ -326,7 +326,6 @@ KIND = Kind(
     ),
     selectable_fields=(".spec.poolRef", ".spec.source.kind"),
     not_yet=(
-        "`spec.intent.learned`, `spec.intent.modelRef` and `spec.intent.recovery`: agents take them and do not act on them",
         "`spec.intent.p99Ms`: agents judge by the `p99Ms` that their engine describes",
     ),
 )
