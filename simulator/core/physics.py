@@ -4,7 +4,10 @@ Compute follows the operation count of an HSTU block divided by one effective ra
 as a random gather. docs/physics.md names the source of every constant.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from simulator.physics.service import Work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +65,29 @@ class ServiceModel:
         """Return milliseconds of compute for `batch` equal requests, the fixed cost included."""
         work = batch * self.flops(history=history, candidates=candidates, cached=cached)
         return self.base_ms + work / self.flops_per_second * 1e3
+
+    def batch_ms(self, works: Sequence[Work], *, padded_tokens: int | None = None) -> float:
+        """Return milliseconds of compute for requests that run together, the fixed cost included once.
+
+        Parameters
+        ----------
+        works : sequence of Work
+        padded_tokens : int, optional
+            New tokens of the whole batch after padding, which is projected like tokens and which attention skips; none is added
+            when absent, or where nothing has to be computed.
+
+        Raises
+        ------
+        ValueError
+            When padding would remove tokens.
+        """
+        tokens = sum(work.new_tokens for work in works)
+        if padded_tokens is not None and padded_tokens < tokens:
+            raise ValueError(f"padded_tokens: {padded_tokens} is below the {tokens} tokens of the batch")
+        padded = tokens if padded_tokens is None or not tokens else padded_tokens
+        projected = 10.0 * self.width * self.width * padded
+        attended = 4.0 * self.width * sum(work.pairs for work in works)
+        return self.base_ms + self.layers * (projected + attended) / self.flops_per_second * 1e3
 
     def gather_ms(self, *, missed_rows: int, link_share_taken: float = 0.0) -> float:
         """Return milliseconds to fetch missed rows while other transfers take a share (0..1) of the link."""

@@ -18,9 +18,10 @@ from simulator.fleet.columns import gather
 from simulator.fleet.config import FleetConfig, Level
 from simulator.fleet.laws import LawTables
 from simulator.fleet.resize import SHORT_MEMORY, set_emb_limit
-from simulator.fleet.state import Requests, Rows, Users
-from simulator.fleet.users import TIERS
+from simulator.fleet.state import Batches, Requests, Rows, Users
+from simulator.fleet.users import NOBODY, TIERS
 from simulator.fleet.warm import warm_rows, warm_users
+from simulator.physics.batching import BatchRules
 from simulator.request_log import RequestLog
 
 SAMPLES_KEPT = 1 << 16
@@ -80,6 +81,7 @@ class Instance:
     floats: NDArray[np.float64]
     users: Users
     rows: Rows
+    batches: Batches
 
 
 def rendezvous_owners(instances: int) -> list[int]:
@@ -157,6 +159,7 @@ def constants_of(config: FleetConfig, log: RequestLog, tables: LawTables, level:
     out[state.RECORD_ONE_IN] = RECORD_EVERY[level] if watched else -1
     out[state.LAYERS] = config.service.layers
     out[state.POOL_BYTES] = config.pool_bytes
+    out[state.BATCH_MOST] = 1 if config.batching is None else config.batching.max_requests
     out[state.LOAD_BEHIND] = state.NEVER_BEHIND if config.load_behind_percent is None else config.load_behind_percent
     return out
 
@@ -194,7 +197,32 @@ def instance_of(
         warm_rows(own_seed, first, tables.cell_mass(first), ints, floats, rows)
     ints[state.RESIZE_EVICTED] = 0
     warm_users(fleet, ints, users, *placement.warm[number])
-    return Instance(number=number, seed=own_seed, requests=requests, ints=ints, floats=floats, users=users, rows=rows)
+    return Instance(
+        number=number,
+        seed=own_seed,
+        requests=requests,
+        ints=ints,
+        floats=floats,
+        users=users,
+        rows=rows,
+        batches=empty_batches(config.batching, len(requests.law)),
+    )
+
+
+def empty_batches(rules: BatchRules | None, count: int) -> Batches:
+    """Return the buckets of an instance with so many requests, or none where requests are served alone."""
+    edges = () if rules is None else rules.bucket_edges_tokens
+    buckets, kept = (0, 0) if rules is None else (len(edges) + 1, count)
+    return Batches(
+        edge=np.array(edges, dtype=np.int64),
+        first=np.full(buckets, NOBODY, dtype=np.int64),
+        last=np.full(buckets, NOBODY, dtype=np.int64),
+        waiting=np.zeros(buckets, dtype=np.int64),
+        ready_ms=np.full(buckets, np.inf),
+        following=np.full(kept, NOBODY, dtype=np.int32),
+        fetch=np.zeros(kept, dtype=np.int32),
+        running=np.full(1, NOBODY, dtype=np.int64),
+    )
 
 
 def _empty_users(count: int) -> Users:

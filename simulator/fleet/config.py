@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from simulator.core.physics import ServiceModel
+from simulator.physics.batching import BatchRules
 
 MIB = 1 << 20
 MAX_INSTANCES = 4096
@@ -69,6 +70,9 @@ class FleetConfig:
     refill_yields : bool
         Whether a refill gets only what demand and reload leave of the link. Otherwise its rate is set aside for it, and slows
         them while it lasts.
+    batching : BatchRules, optional
+        Requests of one length bucket that arrive within a window run together, padded to the bucket's edge. Each is served alone,
+        in order of arrival, when absent.
 
     Raises
     ------
@@ -91,6 +95,7 @@ class FleetConfig:
     refill: RefillMode = RefillMode.THROTTLED
     refill_link_percent: int = 20
     refill_yields: bool = False
+    batching: BatchRules | None = None
 
     def __post_init__(self) -> None:
         for name, least, most in (
@@ -119,6 +124,8 @@ class FleetConfig:
             raise ValueError(f"load_behind_percent: {behind!r} is not a whole number within 0..100")
         if self.ssd_bytes and not self.host_bytes:
             raise ValueError("ssd_bytes: the SSD is filled from the host tier, so host_bytes must be above 0")
+        if self.batching is not None and not isinstance(self.batching, BatchRules):
+            raise ValueError(f"batching: {type(self.batching).__name__} is no BatchRules")
         if not isinstance(self.service, ServiceModel):
             raise ValueError(f"service: {type(self.service).__name__} is no ServiceModel")
 

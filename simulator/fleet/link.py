@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.compiled import lean
+from simulator.fleet.service import gather_ms
 from simulator.fleet.state import (
     BUSY_SINCE,
     BUSY_TRANSFERS,
@@ -15,11 +16,17 @@ from simulator.fleet.state import (
     DUPLEX_TO_HOST,
     EMPTY_AT,
     FREE_AT,
+    GATHER_FIXED_MS,
+    GATHER_PER_SECOND,
     HIGHER_MS,
+    LAYERS,
     LINK_AT,
+    LINK_PER_MS,
     OFFLOAD_BYTES,
     OFFLOAD_LEFT,
     OFFLOAD_SEEN,
+    RELOAD_FIXED_MS,
+    SSD_PER_MS,
     TO_HOST_PER_MS,
 )
 
@@ -91,3 +98,30 @@ def took(physics: NDArray[np.float64], floats: NDArray[np.float64], ms: float) -
     _go(floats, physics[TO_HOST_PER_MS] * physics[DUPLEX_TO_HOST], ms)
     floats[BUSY_TRANSFERS] += ms
     floats[HIGHER_MS] += ms
+
+
+@lean
+def load_ms(physics: NDArray[np.float64], left: float, size: int, from_ssd: bool, taken: float) -> float:
+    """Return milliseconds to load so many bytes of state while `left` bytes wait to go to the host."""
+    alone = physics[LINK_PER_MS] * (1.0 - taken)
+    both = alone * physics[DUPLEX_TO_DEVICE]
+    if from_ssd:
+        alone, both = min(alone, physics[SSD_PER_MS]), min(both, physics[SSD_PER_MS])
+    return float(transfer_ms(physics, left, float(size), alone, both))
+
+
+@lean
+def stall_ms(physics: NDArray[np.float64], fleet: NDArray[np.int64], load: float, compute: float) -> float:
+    """Return what such a load adds to a request that then computes for `compute` ms: layer by layer, overlapped."""
+    layers = fleet[LAYERS]
+    return float(physics[RELOAD_FIXED_MS] + load / layers + max(0.0, load - compute) * (layers - 1) / layers)
+
+
+@lean
+def gather_beside_ms(physics: NDArray[np.float64], row_bytes: int, missed: int, taken: float, left: float) -> float:
+    """Return milliseconds to fetch missed rows while `left` bytes wait to go to the host."""
+    if left <= 0.0 or missed == 0:
+        return float(gather_ms(physics, row_bytes, missed, taken))
+    alone = physics[GATHER_PER_SECOND] * (1.0 - taken) / 1e3
+    taking = transfer_ms(physics, left, float(missed * row_bytes), alone, alone * physics[DUPLEX_TO_DEVICE])
+    return float(physics[GATHER_FIXED_MS] + taking)

@@ -46,8 +46,10 @@ def observe(
     config, requests, fleet = watched.config, instance.requests, watched.fleet
     ints, floats = instance.ints, instance.floats
     more, more_ms = ints - before[0], floats - before[1]
-    served = requests.service_ms[places] > 0.0  # not a signal that came to nothing
-    latency_ms = requests.latency_ms[places][served]
+    # Not a signal that came to nothing; where requests run together there are none, but some still wait.
+    finished = requests.service_ms[places] > 0.0
+    served = finished if config.batching is None else np.ones(len(finished), dtype=np.bool_)
+    latency_ms = requests.latency_ms[places][finished]
     simulated = fleet[state.RECORD_ONE_IN] > 0
     samples = min(int(ints[state.SAMPLES]), SAMPLES_KEPT)
     rows = instance.rows

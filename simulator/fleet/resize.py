@@ -42,6 +42,7 @@ from simulator.fleet.state import (
 )
 from simulator.fleet.window import cells_for, fit, free_rows, held_rows, look_at_head, reload_rows
 
+MOST_REFILL_SHARE = 0.9
 SHORT_MEMORY = 50.0  # samples over which a miss ratio is smoothed just after it has changed
 
 
@@ -102,6 +103,24 @@ def refilling(
 ) -> bool:
     """Say whether an ordered refill is under way."""
     return bool(physics[REFILL_PER_SECOND] > 0.0 and refill_backlog(fleet, ints, floats, rows, laws) > 0)
+
+
+@lean
+def share_taken(
+    physics: NDArray[np.float64],
+    fleet: NDArray[np.int64],
+    ints: NDArray[np.int64],
+    floats: NDArray[np.float64],
+    rows: Rows,
+    laws: Laws,
+) -> float:
+    """Return the share of the link that is set aside for a refill now."""
+    if physics[REFILL_YIELDS] > 0.0:
+        return 0.0
+    if physics[REFILL_PER_SECOND] <= 0.0 or refill_backlog(fleet, ints, floats, rows, laws) == 0:
+        return 0.0
+    share: float = min(MOST_REFILL_SHARE, physics[REFILL_PER_SECOND] / (physics[LINK_PER_MS] * 1e3))
+    return share
 
 
 @lean

@@ -52,6 +52,7 @@ class FleetResult:
     instance : uint16
         Who served the request.
     latency_ms, service_ms : float64
+        Where requests run together, the service time of one is its share of the batch's, and the rest of its latency is waiting.
     kv_hit_tokens, host_hit_tokens, ssd_hit_tokens : int32
         History tokens found in HBM, and loaded from a tier below.
     rows_asked, rows_missed : int32

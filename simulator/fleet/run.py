@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from policies.preinference.trigger import TriggerRules
 from simulator.fleet import state
 from simulator.fleet.ahead import Ahead, with_signals
+from simulator.fleet.batches import serve_together
 from simulator.fleet.build import Instance, Placement, WarmUsers, constants_of, instance_of, placed, requests_of
 from simulator.fleet.columns import scatter, scatter_lower
 from simulator.fleet.config import FleetConfig, Level
@@ -28,6 +29,7 @@ from simulator.fleet.resize import advance, emb_used_bytes, settle
 from simulator.fleet.result import FleetResult, Move, Windows
 from simulator.fleet.service import fleet_floats
 from simulator.fleet.state import Requests
+from simulator.fleet.users import NOBODY
 from simulator.replay import even_slots
 from simulator.request_log import RequestLog
 
@@ -97,6 +99,8 @@ def simulate(
     most_rows = (int(log.history_tokens.max()) + int(log.candidates.max())) * log.rows_per_token
     if most_rows > MOST_ROWS:
         raise ValueError(f"rows_per_token: {log.rows_per_token} makes up to {most_rows} rows in one request, at most {MOST_ROWS}")
+    if pre_infer is not None and config.batching is not None:
+        raise ValueError("batching: prefixes computed ahead are served one by one")
     level = Level(level)
     watched = math.isfinite(policy.interval_ms)
     step_ms = policy.interval_ms if watched else window_ms or max(log.duration_ms / WINDOWS, 1.0)
@@ -190,7 +194,7 @@ class _Run:
         instance = self._begin(number)
         stops = self._stops(instance)
         for step, stop in enumerate(stops[1:]):
-            self._serve(instance, int(stops[step]), int(stop))
+            self._serve(instance, int(stops[step]), int(stop), step)
             self._note(instance, step)
         self._end(instance)
 
@@ -202,7 +206,7 @@ class _Run:
         before = [(instance.ints.copy(), instance.floats.copy()) for instance in instances]
         for step, end in enumerate(self.ends.tolist()):
             for instance, places in zip(instances, stops, strict=True):
-                self._serve(instance, int(places[step]), int(places[step + 1]))
+                self._serve(instance, int(places[step]), int(places[step + 1]), step)
                 self._note(instance, step)
             self._tell()
             if step + 1 < len(self.ends):
@@ -290,8 +294,10 @@ class _Run:
         """Return where in the instance's order each step begins, and where the last one ends."""
         return [0, *np.searchsorted(instance.requests.arrival_ms, self.ends, side="left").tolist()]
 
-    def _serve(self, instance: Instance, first: int, stop: int) -> None:
-        if self.ahead is None:
+    def _serve(self, instance: Instance, first: int, stop: int, step: int) -> None:
+        if self.config.batching is not None:
+            self._run_together(instance, first, stop, math.inf if step + 1 == len(self.ends) else float(self.ends[step]))
+        elif self.ahead is None:
             self._run(instance, first, stop)
         else:
             self.ahead.serve(instance, first, stop, run=self._run, physics=self.physics, fleet=self.fleet)
@@ -315,6 +321,23 @@ class _Run:
             instance.seed,
         )
 
+    def _run_together(self, instance: Instance, first: int, stop: int, until_ms: float) -> None:
+        serve_together(
+            first,
+            stop,
+            until_ms,
+            instance.requests,
+            self.physics,
+            self.fleet,
+            instance.ints,
+            instance.floats,
+            instance.users,
+            instance.rows,
+            instance.batches,
+            self.tables.laws,
+            instance.seed,
+        )
+
     def _move(self, instance: Instance, place: int, emb_bytes: int | None, now_ms: float) -> None:
         """Take a wanted split over: shrink now, grow now or when nothing is above a limit any more."""
         ints, before = instance.ints, int(instance.ints[state.EMB_TARGET])
@@ -322,7 +345,8 @@ class _Run:
             return
         if not 0 <= emb_bytes <= self.config.pool_bytes:
             raise ValueError(f"split: {emb_bytes} bytes for EMB are not within the pool of {self.config.pool_bytes}")
-        serving = user_in_service(ints, place, instance.requests, now_ms)
+        alone = self.config.batching is None  # users of a batch are pinned
+        serving = user_in_service(ints, place, instance.requests, now_ms) if alone else NOBODY
         parts = (ints, instance.floats, instance.users, instance.rows, self.tables.laws)
         advance(self.physics, self.fleet, *parts, serving, now_ms)
         evicted = int(ints[state.RESIZE_EVICTED])

@@ -48,6 +48,7 @@ def fleet_floats(config: FleetConfig) -> NDArray[np.float64]:
     out[state.TO_HOST_PER_MS] = (service.link_bytes_per_second if to_host is None else to_host) / 1e3
     out[state.DUPLEX_TO_DEVICE], out[state.DUPLEX_TO_HOST] = service.duplex_to_device_share, service.duplex_to_host_share
     out[state.REFILL_YIELDS] = config.refill_yields
+    out[state.BATCH_WINDOW_MS] = 0.0 if config.batching is None else config.batching.window_ms
     if isinstance(service, ProfiledService):
         _profiled(service, out)
     elif type(service) is ServiceModel:
@@ -96,3 +97,20 @@ def gather_ms(physics: NDArray[np.float64], row_bytes: int, missed: int, taken: 
     if missed == 0:
         return 0.0
     return float(physics[GATHER_FIXED_MS] + missed * row_bytes / (physics[GATHER_PER_SECOND] * (1.0 - taken)) * 1e3)
+
+
+@lean
+def batch_ms(physics: NDArray[np.float64], padded: float, pairs: float, outputs: int, attended: float, longest: int) -> float:
+    """Return milliseconds of compute of requests that run together.
+
+    Parameters
+    ----------
+    padded, pairs : new tokens after padding; pairs of query and key
+    outputs, attended, longest : of the requests that compute anything: how many, their history tokens together, the longest
+    """
+    if outputs == 0:
+        return float(physics[EMPTY_MS])
+    attention = max(physics[PAIR_FLOPS] * pairs, physics[FLOOR_FLOPS] * longest)
+    flops = physics[TOKEN_FLOPS] * padded + physics[OUTPUT_FLOPS] * outputs + attention
+    memory = physics[WEIGHTS_MS] + physics[TOKEN_MS] * attended
+    return float(physics[STRETCH] * (physics[BASE_MS] + max(flops / physics[FLOPS_PER_SECOND] * 1e3, memory)))

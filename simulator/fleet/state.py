@@ -28,9 +28,9 @@ FLOATS = 25
 
 # Constants of a fleet, whole numbers.
 PAGE_TOKENS, PAGE_BYTES, ROW_BYTES, ROWS_PER_TOKEN, CELL_BYTES, MODE, RECORD_ONE_IN, LAYERS, POOL_BYTES = range(9)
-LOAD_BEHIND = 9
+LOAD_BEHIND, BATCH_MOST = 9, 10
 NEVER_BEHIND = 101
-FLEET_INTS = 10
+FLEET_INTS = 11
 # Modes: every row, some of them, none.
 EVERY_ROW, SOME_ROWS, NO_ROWS = range(3)
 
@@ -39,8 +39,8 @@ LINK_PER_MS, GATHER_PER_SECOND, GATHER_FIXED_MS, REFILL_PER_SECOND, BLOCKING, SS
 BASE_MS, TOKEN_FLOPS, PAIR_FLOPS, OUTPUT_FLOPS, FLOOR_FLOPS, FLOPS_PER_SECOND, WEIGHTS_MS, TOKEN_MS, STRETCH, EMPTY_MS = range(
     7, 17
 )
-TO_HOST_PER_MS, DUPLEX_TO_DEVICE, DUPLEX_TO_HOST, REFILL_YIELDS = range(17, 21)
-FLEET_FLOATS = 21
+TO_HOST_PER_MS, DUPLEX_TO_DEVICE, DUPLEX_TO_HOST, REFILL_YIELDS, BATCH_WINDOW_MS = range(17, 22)
+FLEET_FLOATS = 22
 
 # Constants of a law, by kind.
 CELLS, OFFSET, DRIFT_CELLS, BINS, GROUP, NEW_FROM = range(6)
@@ -49,7 +49,7 @@ SHARE, DRIFT_PER_MS, CELL_ROWS = range(3)
 LAW_FLOATS = 3
 
 # Columns of a user's record.
-OLDER, YOUNGER, TOKENS, PAGES, TIER, PREFIX = range(6)
+OLDER, YOUNGER, TOKENS, PAGES, TIER, PREFIX, PINNED = range(7)
 RECORD = 8
 
 
@@ -57,11 +57,30 @@ class Users(NamedTuple):
     """Users of one instance by their number there.
 
     `record`, shape (users + one sentinel a tier, RECORD): neighbours in the list of a tier, tokens and pages of the state, the
-    tier it is in, and whether it is a prefix computed ahead; `ready_ms` is when such a prefix is finished.
+    tier it is in, whether it is a prefix computed ahead, and how many requests of a running batch need it; `ready_ms` is when
+    such a prefix is finished.
     """
 
     record: NDArray[np.int32]
     ready_ms: NDArray[np.float64]
+
+
+class Batches(NamedTuple):
+    """Requests of one instance that wait to run together, by bucket of length, and those that run; empty where nobody waits so.
+
+    By bucket: upper edge in new tokens (the last bucket has none), first and last request that waits, how many there are, and
+    when they may start. By request: who comes next in its bucket or batch (NOBODY for none), and the rows to fetch for it.
+    `running` has the first request of the batch that runs.
+    """
+
+    edge: NDArray[np.int64]
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+    waiting: NDArray[np.int64]
+    ready_ms: NDArray[np.float64]
+    following: NDArray[np.int32]
+    fetch: NDArray[np.int32]
+    running: NDArray[np.int64]
 
 
 class Rows(NamedTuple):

@@ -21,6 +21,7 @@ from simulator.fleet.state import (
     PAGE_BYTES,
     PAGE_TOKENS,
     PAGES,
+    PINNED,
     PREFIX,
     PREFIX_BYTES,
     RESIZE_EVICTED,
@@ -111,7 +112,7 @@ def evict(fleet: NDArray[np.int64], ints: NDArray[np.int64], users: Users, exces
     user = record[sentinel, YOUNGER]
     while freed < excess and user != sentinel:
         following = record[user, YOUNGER]
-        if user != keep and user != serving:
+        if user != keep and user != serving and not record[user, PINNED]:
             size = record[user, PAGES] * fleet[PAGE_BYTES]
             _unlink(record, user)
             record[user, TIER] = NOWHERE

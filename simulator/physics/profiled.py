@@ -4,6 +4,7 @@
 service law with its floors. A slow-down stretches compute and link alike, so that one Python core keeps up with many instances.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simulator.core.physics import ServiceModel
@@ -32,6 +33,10 @@ class ProfiledService(ServiceModel):
         """Return milliseconds of compute for `batch` equal requests, floors included; 0 when nothing has to be computed."""
         work = Work(history_tokens=history, cached_tokens=cached, candidate_tokens=candidates)
         return self.slow_down * self.law.compute_ms([work] * batch)
+
+    def batch_ms(self, works: Sequence[Work], *, padded_tokens: int | None = None) -> float:
+        """Return milliseconds of compute for requests that run together; 0 when nothing of them has to be computed."""
+        return self.slow_down * self.law.compute_ms(works, padded_tokens=padded_tokens)
 
 
 def profiled_service(
