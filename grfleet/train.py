@@ -19,7 +19,7 @@ DEFAULT_SEEDS = "1,2,3"
 
 
 def train(
-    steps: Annotated[int, typer.Option(help="Steps of one seed, over all its instances.", min=1)] = 3_000_000,
+    steps: Annotated[int, typer.Option(help="Steps of one seed, over all its instances.", min=1)] = 2_500_000,
     seeds: Annotated[str, typer.Option(help="Seeds to train, with commas; the one that validates best is kept.")] = DEFAULT_SEEDS,
     out: Annotated[Path, typer.Option(help="Folder for model file and card.")] = Path("out/model"),
     work: Annotated[Path, typer.Option(help="Folder for checkpoints and logs.")] = Path("out/training"),

@@ -16,8 +16,9 @@ from training.curves import Floats, RowTables
 from training.dynamics import MOST_REGRET, MOVE_COST, Instances
 from training.worlds import STEPS, Refill, Regime, Worlds, draw_worlds
 
-START_UP = 45
-"""Seconds left out: at two points a second the split has crossed its range by then."""
+START_UP = 60
+"""Seconds left out: at two points a second the split has come from 50 to anywhere by then, and the caches have followed."""
+HELD_OUT_LOAD = (0.35, 0.75)
 BURSTS = (Regime.FLASH_CROWD, Regime.HOT_ROWS, Regime.LONG_HISTORIES, Regime.CATALOGUE_CHURN)
 REGIMES: Mapping[str, tuple[Regime, ...]] = {"Steady": (Regime.STEADY,), "Trend": (Regime.TREND,), "Burst": BURSTS}
 NOISE_LEVELS = (0.08, 0.2, 0.4, 0.8)
@@ -91,15 +92,16 @@ def best_fixed(
 
 
 def held_out(tables: RowTables, *, seed: int, count: int) -> dict[str, Worlds]:
-    """Return worlds of the three regimes under the default guards, refill lazy or throttled, and some of each beyond training."""
+    """Return worlds of the three regimes from a split of 50 on, under the default guards, refill lazy or throttled."""
     rng = np.random.default_rng([seed, 1])
     return {
-        name: _usual(draw_worlds(count, tables, rng, regimes=kinds, trivial_share=0.0), rng) for name, kinds in REGIMES.items()
+        name: _usual(draw_worlds(count, tables, rng, regimes=kinds, trivial_share=0.0, load=HELD_OUT_LOAD), rng)
+        for name, kinds in REGIMES.items()
     }
 
 
 def _usual(worlds: Worlds, rng: np.random.Generator) -> Worlds:
-    out = worlds.with_value(deadband=DEFAULT_DEADBAND, slew=DEFAULT_SLEW, noise_s=NOISE_LASTS_S)
+    out = worlds.with_value(deadband=DEFAULT_DEADBAND, slew=DEFAULT_SLEW, noise_s=NOISE_LASTS_S, first_share=0.5)
     out.refill[:] = rng.integers(0, 2, len(out))
     return out
 

@@ -40,7 +40,7 @@ _CHECKPOINT_FORMAT = 1
 class Plan:
     """Numbers of one training run; the same plan and seed give the same model on the same machine type and versions."""
 
-    steps: int = 2_000_000
+    steps: int = 2_500_000
     instances: int = 256
     rollout: int = 64
     batch: int = 4096
@@ -51,7 +51,7 @@ class Plan:
     log_std: float = -2.0
     worlds: int = POOL_WORLDS
     warm_start_rounds: int = 3
-    validate_every: int = 6
+    validate_every: int = 10
     patience: int = 8
 
 

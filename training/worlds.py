@@ -46,7 +46,7 @@ THROTTLE_SHARE = 0.2  # of the link, the default cap
 STEPS = 240
 """Seconds of a course, one decision a second."""
 
-_LONGEST_FILL_MS = 900_000.0
+_LONGEST_FILL_MS = 240_000.0
 _SPLITS: Floats = np.linspace(0.05, 0.95, 46)
 
 
@@ -157,6 +157,7 @@ def draw_worlds(
     *,
     regimes: Sequence[Regime] | None = None,
     trivial_share: float = 0.15,
+    load: tuple[float, float] | None = None,
 ) -> Worlds:
     """Draw worlds; at most about `trivial_share` of them have their best split at a bound.
 
@@ -164,12 +165,14 @@ def draw_worlds(
     ----------
     regimes
         Those to draw from, evenly; all in the shares of the curriculum when absent.
+    load
+        Least and greatest utilisation of the least busy split at the start; as in the curriculum, overload included, when absent.
     """
     kept: list[Worlds] = []
     missing = count
     while missing > 0:
         drawn = _draw(max(256, 2 * missing), tables, rng, regimes)
-        interior = _scale(drawn, tables, rng)
+        interior = _scale(drawn, tables, rng, load)
         good = np.flatnonzero(interior | (rng.random(len(drawn)) < trivial_share * 0.5))[:missing]
         kept.append(drawn.take(good))
         missing -= len(good)
@@ -218,8 +221,8 @@ def _draw(n: int, tables: RowTables, rng: np.random.Generator, regimes: Sequence
         noise=noise,
         noise_s=_log_uniform(rng, 1.0, 30.0, n),
         cost_error=np.exp(rng.normal(0.0, 0.08, (n, 5))),
-        p99_bias=rng.normal(0.0, 0.3, n),
-        p99_noise=rng.uniform(0.05, 0.35, n),
+        p99_bias=rng.normal(0.0, 0.4, n),
+        p99_noise=rng.uniform(0.1, 0.6, n),
         p99_missing=np.where(rng.random(n) < 0.1, 1.0, rng.uniform(0.0, 0.05, n)),
         volatility_scale=np.exp(rng.normal(0.0, 0.3, n)),
         sample_rate=1.0 / rng.choice([16.0, 64.0, 256.0], size=n),
@@ -268,7 +271,7 @@ def _law_with(tables: RowTables, exponent: float) -> int:
     return max(range(len(tables.laws)), key=lambda place: -abs(tables.laws[place].exponent - exponent))
 
 
-def _scale(worlds: Worlds, tables: RowTables, rng: np.random.Generator) -> NDArray[np.bool_]:
+def _scale(worlds: Worlds, tables: RowTables, rng: np.random.Generator, load: tuple[float, float] | None) -> NDArray[np.bool_]:
     """Set costs for a drawn utilisation, and say which worlds have their best split away from the bounds."""
     n = len(worlds)
     half = np.full((n, 1), 0.5)
@@ -298,16 +301,18 @@ def _scale(worlds: Worlds, tables: RowTables, rng: np.random.Generator) -> NDArr
     service = worlds.base_ms[:, None] + rows * emb * worlds.ms_per_row[:, None] + lost * worlds.ms_per_token[:, None]
     least = service.min(axis=1)
     kind = rng.random(n)
-    load = np.where(
+    utilisation = np.where(
         kind < 0.75, rng.uniform(0.3, 0.8, n), np.where(kind < 0.85, rng.uniform(0.1, 0.3, n), rng.uniform(0.8, 1.1, n))
     )
-    factor = load / (pace * least)
+    if load is not None:
+        utilisation = rng.uniform(*load, n)
+    factor = utilisation / (pace * least)
     for cost in (worlds.ms_per_row, worlds.ms_per_token, worlds.base_ms):
         cost *= factor
     worlds.variance_ms2[:] = (rng.uniform(0.05, 0.75, n) * least * factor) ** 2
     p99 = predict_p99_ms(emb, kv, costs=_costs_of_first_crowd(worlds), kv_size_cv2=worlds.tokens_cv2[:, :1])
     best = p99.min(axis=1)
-    # A cache that takes hours to fill shows a move of its limit to nobody within a course.
+    # Where a cache takes long to fill, a move shows only after the course; a few of these are kept.
     early = int(np.log(_LONGEST_FILL_MS) / STEP)
     full = (np.minimum(emb_bytes[:, -1], 0.5) <= emb_bytes[:, early]) & (np.minimum(kv_bytes[:, -1], 0.5) <= kv_bytes[:, early])
     return np.asarray((p99[:, 0] > 1.04 * best) & (p99[:, -1] > 1.04 * best) & (full | (rng.random(n) < 0.1)))
