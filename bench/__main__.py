@@ -2,6 +2,7 @@
 
 import argparse
 
+import bench.agent
 import bench.decision
 import bench.kwok
 import bench.operator
@@ -10,6 +11,7 @@ import bench.simulator
 import bench.tiers
 
 BENCHMARKS = {
+    "agent": bench.agent.run,
     "decision": bench.decision.run,
     "operator": bench.operator.run,
     "kwok": bench.kwok.run,
