@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Source that installing the checkout compiles; what was made of older source is not used.
+CORE := $(wildcard policies/allocation/core/*.[ch] policies/allocation/core/build.py)
 TRAIN_VENV := .venv-train
 TRAIN_STAMP := $(TRAIN_VENV)/.installed
 UV_COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
@@ -13,7 +15,7 @@ UV_COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --gener
 help:  ## list the tasks
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(STAMP): requirements/dev.txt pyproject.toml
+$(STAMP): requirements/dev.txt pyproject.toml $(CORE)
 	@echo "== Python packages into $(VENV) (about two minutes on a first run)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "grfleet needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
 	@$(PYTHON) -m venv $(VENV) || { echo "The venv module is missing: apt-get install python3-venv"; exit 1; }
@@ -78,4 +80,4 @@ train-test: $(TRAIN_STAMP)  ## the tests that need torch, in the environment tha
 	@$(TRAIN_VENV)/bin/pytest -p no:xdist -m train tests/training $(TRAIN_TEST_ARGS)
 
 clean:  ## remove the virtual environment, compiled loops and outputs (never the binaries in the cache)
-	@rm -rf $(VENV) $(TRAIN_VENV) out .pytest_cache .mypy_cache .ruff_cache simulator/*/__pycache__
+	@rm -rf $(VENV) $(TRAIN_VENV) out policies/allocation/core/*.so .pytest_cache .mypy_cache .ruff_cache simulator/*/__pycache__
