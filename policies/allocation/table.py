@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from policies.allocation import core
+
 WAYS = 8
 _LONG = 16.0  # a batch that spans more time constants than this is taken access by access: its sums would lose their digits
 _DEEPEST = -600.0  # an exponent whose power is a number, as is the inverse
@@ -90,6 +92,13 @@ class AccessTable:
         keys, t_ms, sizes
             uint64[n], float64[n] rising, float64[n] in bytes.
         """
+        made = core.count(self, keys, t_ms, sizes)
+        return self.count_numpy(keys, t_ms, sizes) if made is None else made
+
+    def count_numpy(
+        self, keys: NDArray[np.uint64], t_ms: NDArray[np.float64], sizes: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Do what `count` does with numpy: the reference, and what counts where the core is not compiled."""
         reuse_ms, before = self._renew(keys, t_ms, sizes)
         scaled = np.log(np.maximum(reuse_ms, 1e-9) / self.shortest_ms) / self.log_step
         place = np.clip(np.floor(scaled) + 1.0, 0.0, self.bins).astype(np.intp)

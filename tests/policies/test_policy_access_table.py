@@ -1,6 +1,7 @@
 """The table of last accesses in whole arrays says what its rule says access by access."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from policies.allocation.table import WAYS, AccessTable, mix64
 
 BINS, SHORTEST_MS, LOG_STEP = 40, 1.0, 0.4
+Counting = Callable[..., tuple[NDArray[np.float64], NDArray[np.float64]]]
 
 
 class WordForWord:
@@ -45,10 +47,11 @@ batches = st.lists(
 )
 
 
+@pytest.mark.parametrize("count", [AccessTable.count, AccessTable.count_numpy], ids=["compiled where it can be", "numpy"])
 @settings(max_examples=150, deadline=None)
 @given(batches=batches, sets=st.sampled_from([1, 4, 64]), decay_ms=st.sampled_from([10.0, 300.0, math.inf]))
 def test_arrays_and_the_rule_word_for_word_give_the_same_bins(
-    batches: list[list[tuple[int, float, float]]], sets: int, decay_ms: float
+    count: Counting, batches: list[list[tuple[int, float, float]]], sets: int, decay_ms: float
 ) -> None:
     table = AccessTable(entries=sets * WAYS, decay_ms=decay_ms, bins=BINS, shortest_ms=SHORTEST_MS, log_step=LOG_STEP)
     rule = WordForWord(entries=sets * WAYS, decay_ms=decay_ms)
@@ -57,7 +60,7 @@ def test_arrays_and_the_rule_word_for_word_give_the_same_bins(
         keys = [key for key, _, _ in ordered]
         t_ms = [150.0 * number + t for _, t, _ in ordered]  # batches overlap, so that some stamps come late
         sizes = [size for _, _, size in ordered]
-        binned, squares = table.count(np.array(keys, dtype=np.uint64), np.array(t_ms, dtype=np.float64), np.array(sizes))
+        binned, squares = count(table, np.array(keys, dtype=np.uint64), np.array(t_ms, dtype=np.float64), np.array(sizes))
         expected, expected_squares = rule.count(keys, t_ms, sizes)
         np.testing.assert_allclose(binned, expected, rtol=1e-9)
         np.testing.assert_allclose(squares, expected_squares, rtol=1e-6, atol=1e-6)
@@ -69,7 +72,7 @@ def test_two_hot_keys_that_contend_for_a_full_set_are_taken_in_turns() -> None:
     rng = np.random.default_rng(1)
     keys = np.where(rng.random(4000) < 0.5, rng.integers(0, 2, 4000), rng.integers(0, 40, 4000)).astype(np.uint64)
     t_ms = np.sort(rng.uniform(0.0, 4000.0, 4000))
-    binned, squares = table.count(keys, t_ms, np.ones(4000))
+    binned, squares = table.count_numpy(keys, t_ms, np.ones(4000))
     expected, expected_squares = rule.count(keys.tolist(), t_ms.tolist(), [1.0] * 4000)
     np.testing.assert_array_equal(binned, expected)
     np.testing.assert_allclose(squares, expected_squares, rtol=1e-9)

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,11 @@ from numpy.typing import NDArray
 from policies.allocation.model_file import Origin, TrainedModel
 from policies.allocation.types import Curve
 
+if TYPE_CHECKING:
+    from policies.allocation.table import AccessTable
+
 ENVIRONMENT = "GRFLEET_KERNEL"
+Binned = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 def available() -> bool:
@@ -203,3 +207,31 @@ def _packed(model: TrainedModel) -> Any:
     packed.from_anchor = model.header.origin is Origin.ANCHOR
     packed.max_step_percent = model.max_step_percent
     return packed
+
+
+def count(table: AccessTable, keys: NDArray[np.uint64], t_ms: NDArray[np.float64], sizes: NDArray[np.float64]) -> Binned | None:
+    """Take accesses into a table, as `AccessTable.count` does; None, and nothing taken in, where there is no core."""
+    module = _core()
+    if module is None:
+        return None
+    ffi = module.ffi
+    arrays = [np.ascontiguousarray(keys, dtype=np.uint64), *(np.ascontiguousarray(a, dtype=np.float64) for a in (t_ms, sizes))]
+    if len({each.shape for each in arrays}) != 1:
+        return None
+    binned, squares = np.zeros(table.bins + 1), np.zeros(table.bins + 1)
+    memory = ffi.new("gr_table *")
+    memory.key = ffi.from_buffer("uint64_t[]", table.key, require_writable=True)
+    memory.last_ms = ffi.from_buffer("double[]", table.last_ms, require_writable=True)
+    memory.weight = ffi.from_buffer("double[]", table.weight, require_writable=True)
+    memory.sets, memory.bins, memory.decay_ms = table.sets, table.bins, table.decay_ms
+    memory.shortest_ms, memory.log_step = table.shortest_ms, table.log_step
+    module.lib.gr_count(
+        len(keys),
+        ffi.from_buffer("uint64_t[]", arrays[0]),
+        ffi.from_buffer("double[]", arrays[1]),
+        ffi.from_buffer("double[]", arrays[2]),
+        memory,
+        ffi.from_buffer("double[]", binned),
+        ffi.from_buffer("double[]", squares),
+    )
+    return binned, squares

@@ -20,7 +20,7 @@ from typing import Any
 
 MODULE = "_split_core"
 FOLDER = Path(__file__).resolve().parent
-SOURCES = ("split_core.h", "split_core.c")
+SOURCES = ("split_core.h", "split_core.c", "reuse_core.c")
 # Without -march=native: the file may be copied to another machine. -ffp-contract=off and no -ffast-math: see split_core.c.
 # -O2, as small code is back sooner in the cache of a processor that decides ten times a second: 2 us less of 20 than with -O3.
 _FLAGS = (
@@ -73,8 +73,8 @@ def compile_core(into: Path = FOLDER) -> Path:
     except ImportError as why:
         raise CannotCompile("cffi is not installed") from why
     builder = cffi.FFI()
-    builder.cdef((FOLDER / "split_core.h").read_text())
-    builder.set_source(MODULE, '#include "split_core.c"')
+    builder.cdef(_declarations())
+    builder.set_source(MODULE, '#include "split_core.c"\n#include "reuse_core.c"')
     into.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=into, prefix=".core-") as work:
         glue, made = Path(work) / f"{MODULE}.c", Path(work) / file_name()
@@ -84,6 +84,12 @@ def compile_core(into: Path = FOLDER) -> Path:
         include = (f"-I{FOLDER}", f"-I{sysconfig.get_path('include')}")
         _run([*_compiler(), *_FLAGS, digest, *include, *shared, str(glue), "-o", str(made), "-lm"])
         return made.replace(into / made.name)
+
+
+def _declarations() -> str:
+    """The header as cffi reads it: without lines for the preprocessor, but for constants."""
+    lines = (FOLDER / "split_core.h").read_text().splitlines()
+    return "\n".join(line for line in lines if not line.startswith(("#include", "#ifndef", "#endif", "#define GR_SPLIT_CORE_H")))
 
 
 def _compiler() -> list[str]:

@@ -1,5 +1,11 @@
-/* One split decision, compiled: what policies/allocation/path.py computes with numpy, in the same order of operations, so that
- * both give the same answer. Pure functions over memory of the caller: nothing is allocated, nothing is kept. */
+/* One split decision, compiled (split_core.c): what policies/allocation/path.py computes with numpy, in the same order of
+ * operations, so that both give the same answer; and what table.py counts of accesses (reuse_core.c). Pure functions over memory
+ * of the caller: nothing is allocated, nothing is kept. */
+
+#ifndef GR_SPLIT_CORE_H
+#define GR_SPLIT_CORE_H
+
+#include <stdint.h>
 
 #define GR_FEATURES 31
 #define GR_HIDDEN 64
@@ -73,3 +79,18 @@ const char *gr_source_digest(void);
 long gr_evaluate(long n, const char *emb_capacity, const char *emb_miss, long emb_points, const char *kv_capacity,
                  const char *kv_miss, long kv_points, const double *figures, const gr_model *model, double *results,
                  float *features);
+
+/* table.AccessTable: three arrays of [sets][8], and how reuse times are binned. */
+typedef struct {
+    uint64_t *key;
+    double *last_ms, *weight;
+    long sets;
+    int bins;
+    double decay_ms, shortest_ms, log_step;
+} gr_table;
+
+/* Take in n accesses in order of time; add their bytes and the squares of these to double[bins + 1] by bin of reuse time. */
+void gr_count(long n, const uint64_t *keys, const double *t_ms, const double *sizes, const gr_table *table, double *binned,
+              double *squares);
+
+#endif
