@@ -40,6 +40,7 @@ class Estimators:
         self._users = self._rows = ReuseTimeEstimator(sample_rate=1.0, table_entries=8)
         self._costs = CostMemory()
         self._prior = CostPrior(emb_rows_per_kv_miss_token=PRIOR_ROWS_PER_TOKEN)
+        self._described: Describe | None = None
         self._cursor: int | None = None
         self._shift_ms = 0.0
         self._now_ms = 0.0
@@ -114,8 +115,9 @@ class Estimators:
 
     def _begin(self, reading: Reading, *, waited_ms: float) -> None:
         """Go on after a restart of the engine: same knowledge, shifted clock; or start over when its units changed."""
+        if reading.describe is not self._described:
+            self._described, self._prior = reading.describe, _prior(reading.describe)
         shape = _shape(reading.describe)
-        self._prior = _prior(reading.describe)
         if shape != self._shape:
             self._shape = shape
             sampling = reading.describe.sampling

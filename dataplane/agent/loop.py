@@ -28,7 +28,7 @@ from dataplane.agent.decisions import DecisionRing
 from dataplane.agent.drive import Driven, Driver
 from dataplane.agent.estimate import DEFAULT_MEMORY_MS, Estimators
 from dataplane.agent.idle import Idleness
-from dataplane.agent.intent import IntentBook, usable_bytes
+from dataplane.agent.intent import AcceptedIntent, IntentBook, usable_bytes
 from dataplane.agent.metrics import AgentMetrics
 from dataplane.agent.models import ModelShelf
 from dataplane.agent.observe import NoReading, Observer, Reading
@@ -40,7 +40,7 @@ from dataplane.agent.view import blind_observation, observation_of, policy_inten
 from dataplane.agent.window import Window
 from policies.allocation.apply import refill_cap
 from policies.allocation.strategy import decide
-from policies.allocation.types import AllocationState, Decision, Observation
+from policies.allocation.types import AllocationIntent, AllocationState, Decision, Observation
 
 log = logging.getLogger("grfleet.agent")
 
@@ -98,6 +98,7 @@ class Agent:
         self._state = AllocationState()
         self._known = Known()
         self._observation: Observation | None = None
+        self._translated: tuple[AcceptedIntent, bool, AllocationIntent] | None = None
         self._distrusted: NoReading | None = None
         self._calm_left = 0
         self._read_at_ms: float | None = None
@@ -228,11 +229,19 @@ class Agent:
         with self.metrics.decide_seconds.time():
             view = self._estimators.view()
             blocking = isinstance(reading, Reading) and reading.describe.refill_blocks_serving
-            intent = policy_intent(held.spec, refill_blocking=blocking) if held is not None else None
+            intent = self._policy_intent(held, blocking=blocking)
             decision, self._state = decide(
                 observation, view, intent, self._state, now_ms, model=self._models.wanted_by(self._spec)
             )
         return decision
+
+    def _policy_intent(self, held: AcceptedIntent | None, *, blocking: bool) -> AllocationIntent | None:
+        """The intent in force as the policy takes it, translated once."""
+        if held is None:
+            return None
+        if self._translated is None or self._translated[0] is not held or self._translated[1] is not blocking:
+            self._translated = (held, blocking, policy_intent(held.spec, refill_blocking=blocking))
+        return self._translated[2]
 
     def _may_use_bytes(self, reading: Reading) -> int:
         """What both caches may take together: the intent's figure, and beside them room for what is reserved for prefixes."""
@@ -279,7 +288,7 @@ class Agent:
         return driven
 
     def _conclude(self, reading: Reading | NoReading, decision: Decision, verdict: Verdict, driven: Driven | None) -> None:
-        """Record the round and show it in logs, metrics and status."""
+        """Record the round and show it in logs and counters; status and gauges are read off when somebody asks."""
         before, known = self._known.verdict, self._known
         known.verdict = verdict
         if decision.target_emb_bytes is not None:
@@ -294,8 +303,6 @@ class Agent:
         if isinstance(reading, Reading) or verdict.reason != before.reason:
             self.decisions.append(report.record(reading, decision, verdict, driven, strategy=strategy), inputs=decision.inputs)
         self.metrics.decisions.labels(strategy=strategy, reason=verdict.reason).inc()
-        self._tell_orders()
-        report.show(self.metrics, known, self._window.report(), self._intents.current)
         fields = {"reason": verdict.reason, "detail": verdict.message, "strategy": strategy}
         if verdict.reason != before.reason:
             log.log(logging.WARNING if verdict.frozen else logging.INFO, "reason changed", extra=fields)
@@ -387,6 +394,9 @@ class Agent:
         return self.decisions.after(sequence, limit=limit)
 
     def metrics_text(self) -> bytes:
+        """Everything for Prometheus; gauges are set when it asks, a hundred rounds or more after it last did."""
+        self._tell_orders()
+        report.show(self.metrics, self._known, self._window.report(), self._intents.current)
         return self.metrics.text()
 
     def unhealthy(self) -> list[str]:

@@ -8,11 +8,13 @@ reading untrusted: the caller freezes and the next reading becomes a fresh base.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from operator import attrgetter
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import msgspec
 
-from contract.engine import Describe, Observe
+from contract.engine import Counters, Describe, Observe
 from contract.errors import ProtocolViolation, Unreachable
 from contract.histogram import MAX_BUCKET, MIN_BUCKET
 from dataplane.agent.ports import EnginePort
@@ -104,11 +106,12 @@ class Observer:
 
 def _fault(now: Observe, *, describe: Describe, base: Observe | None) -> tuple[Freeze, str] | None:
     """Return what the contract forbids in a reading, or None."""
-    for name, value in _numbers("", now):
-        if not math.isfinite(value):
-            return Freeze.NOT_A_NUMBER, f"{name} is {value}"
-        if value < 0:
-            return Freeze.ENGINE_GARBAGE, f"{name} is {value}, below zero"
+    if not _all_numbers_are_sound(now):
+        for name, value in _numbers("", now):
+            if not math.isfinite(value):
+                return Freeze.NOT_A_NUMBER, f"{name} is {value}"
+            if value < 0:
+                return Freeze.ENGINE_GARBAGE, f"{name} is {value}, below zero"
     split, counters = now.split, now.counters
     if not now.start_id:
         return Freeze.ENGINE_GARBAGE, "startId is empty"
@@ -121,7 +124,8 @@ def _fault(now: Observe, *, describe: Describe, base: Observe | None) -> tuple[F
         return Freeze.ENGINE_GARBAGE, "counters.emb: more rows hit than asked"
     if counters.kv.tokens_hit_hbm + counters.kv.tokens_hit_dram + counters.kv.tokens_hit_ssd > counters.kv.tokens_asked:
         return Freeze.ENGINE_GARBAGE, "counters.kv: more tokens hit than asked"
-    if not now.latency.anchor_ms > 0 or any(not MIN_BUCKET <= bucket <= MAX_BUCKET for bucket in now.latency.counts):
+    buckets = now.latency.counts
+    if not now.latency.anchor_ms > 0 or (buckets and not (min(buckets) >= MIN_BUCKET and max(buckets) <= MAX_BUCKET)):
         return Freeze.ENGINE_GARBAGE, "latency: not the histogram of the contract"
     return _regression(now, base) if base is not None else None
 
@@ -132,14 +136,39 @@ def _regression(now: Observe, base: Observe) -> tuple[Freeze, str] | None:
         return Freeze.COUNTERS_WENT_BACK, f"epoch fell from {base.epoch} to {now.epoch}"
     if now.clock_ms < base.clock_ms:
         return Freeze.COUNTERS_WENT_BACK, f"clockMs fell from {base.clock_ms:.0f} to {now.clock_ms:.0f}"
-    before = dict(_numbers("counters", base.counters))
-    for name, new in _numbers("counters", now.counters):
-        if new < (old := before.get(name, new)):  # a counter that an engine need not have may come and go
-            return Freeze.COUNTERS_WENT_BACK, f"{name} fell from {old} to {new}"
+    for name, new, old in zip(_COUNTERS, _counters_of(now.counters), _counters_of(base.counters), strict=True):
+        if new is not None and old is not None and new < old:  # a counter that an engine need not have may come and go
+            return Freeze.COUNTERS_WENT_BACK, f"counters.{name} fell from {old} to {new}"
+    counted = now.latency.counts.get
     for bucket, count in base.latency.counts.items():
-        if now.latency.counts.get(bucket, 0) < count:
+        if counted(bucket, 0) < count:
             return Freeze.COUNTERS_WENT_BACK, f"latency bucket {bucket} fell"
     return None
+
+
+def _paths(kind: type[msgspec.Struct], before: str = "") -> Iterator[str]:
+    """Yield the dotted name of every number inside a kind of wire value; mappings are left out."""
+    for field in msgspec.structs.fields(kind):
+        kinds = get_args(field.type) if get_origin(field.type) in (UnionType, Union) else (field.type,)
+        bare = [get_args(one)[0] if get_origin(one) is Annotated else one for one in kinds]
+        for one in bare:
+            if isinstance(one, type) and issubclass(one, msgspec.Struct):
+                yield from _paths(one, f"{before}{field.name}.")
+            elif one in (int, float):
+                yield before + field.name
+
+
+_COUNTERS = tuple(_paths(Counters))
+_counters_of = attrgetter(*_COUNTERS)
+_numbers_of = attrgetter(*_paths(Observe))
+
+
+def _all_numbers_are_sound(now: Observe) -> bool:
+    """Say at once whether every number is finite and none below zero; who is to blame is looked for only when not."""
+    counts = now.latency.counts.values()
+    values = [value for value in _numbers_of(now) if value is not None]
+    # A sum is finite only if all it adds is: neither infinities nor NaN cancel out.
+    return math.isfinite(sum(values)) and min(values) >= 0 and sum(counts) < math.inf and min(counts, default=0) >= 0
 
 
 def _numbers(name: str, value: Any) -> Iterator[tuple[str, float]]:

@@ -93,6 +93,7 @@ class ReuseTimeEstimator:
         self._last_ms = 0.0
         self._last_sample_ms = -math.inf
         self._checked_ms = -math.inf
+        self._volatility = 0.0
 
     @property
     def memory_bytes(self) -> int:
@@ -153,6 +154,7 @@ class ReuseTimeEstimator:
         if self._last_ms - self._checked_ms >= _CHECK_MS:
             self._checked_ms = self._last_ms
             self._notice_a_turn()
+            self._volatility = float(np.abs(self._miss(self._quick) - self._miss(self._slow)).mean())
 
     def note_gap(self) -> None:
         """Say that accesses since the last batch were not seen; for a while longer reuse is then no sign of a turn."""
@@ -174,7 +176,7 @@ class ReuseTimeEstimator:
             samples=self._slow.samples,
             age_ms=max(now_ms - self._last_sample_ms, 0.0),
             window_ms=max(now_ms - self._first_ms, 0.0),
-            volatility=float(np.abs(self._miss(self._quick) - miss).mean()),
+            volatility=self._volatility,
             size_cv2=self._slow.size_cv2,
             memory_ms=min(self._slow.decay_ms, 1.0e12),  # infinity has no JSON form
         )

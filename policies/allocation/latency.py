@@ -21,8 +21,9 @@ def delta(after: Mapping[int, int], before: Mapping[int, int]) -> dict[int, int]
     dict or None
         None if any bucket fell: the engine restarted in between, and the difference means nothing.
     """
-    out = {k: count - before.get(k, 0) for k, count in after.items() if count != before.get(k, 0)}
-    if any(count < 0 for count in out.values()) or any(count and k not in after for k, count in before.items()):
+    counted = before.get
+    out = {k: more for k, count in after.items() if (more := count - counted(k, 0))}
+    if min(out.values(), default=0) < 0 or any(before[k] for k in before.keys() - after.keys()):
         return None
     return out
 
