@@ -15,11 +15,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 if TYPE_CHECKING:
     from training.run import Finished
 
-DEFAULT_SEEDS = "1,2,3"
+DEFAULT_SEEDS = "1,2"
 
 
 def train(
-    steps: Annotated[int, typer.Option(help="Steps of one seed, over all its instances.", min=1)] = 2_500_000,
+    steps: Annotated[int, typer.Option(help="Steps of one seed, over all its instances.", min=1)] = 1_500_000,
     seeds: Annotated[str, typer.Option(help="Seeds to train, with commas; the one that validates best is kept.")] = DEFAULT_SEEDS,
     out: Annotated[Path, typer.Option(help="Folder for model file and card.")] = Path("out/model"),
     work: Annotated[Path, typer.Option(help="Folder for checkpoints and logs.")] = Path("out/training"),

@@ -40,12 +40,12 @@ _CHECKPOINT_FORMAT = 1
 class Plan:
     """Numbers of one training run; the same plan and seed give the same model on the same machine type and versions."""
 
-    steps: int = 2_500_000
+    steps: int = 1_500_000
     instances: int = 256
     rollout: int = 64
     batch: int = 4096
     epochs: int = 5
-    learning_rate: float = 5e-4
+    learning_rate: float = 1.2e-3
     gamma: float = 0.9
     gae_lambda: float = 0.9
     log_std: float = -2.0

@@ -8,8 +8,8 @@ import numpy as np
 from policies.allocation.model_file import Score, TrainedModel
 from training.controllers import Controller, anchor, free, guarded, smoothed_anchor, truth
 from training.curves import Floats, RowTables
-from training.evaluation import NOISE_LEVELS, REGIMES, Scores, best_fixed, held_out, play, refills, shifted
-from training.worlds import Worlds
+from training.evaluation import NOISE_LEVELS, REGIMES, START_UP, Scores, best_fixed, held_out, play, refills, shifted
+from training.worlds import STEPS, Worlds
 
 HELD_OUT_SEED = 77_001
 COURSES = 64
@@ -43,7 +43,12 @@ class Report:
 
 
 def report_on(
-    model: TrainedModel, tables: RowTables, *, courses: int = COURSES, progress: Progress = lambda what: None
+    model: TrainedModel,
+    tables: RowTables,
+    *,
+    courses: int = COURSES,
+    steps: int = STEPS - 1,
+    progress: Progress = lambda what: None,
 ) -> Report:
     """Evaluate a model on worlds drawn for this only.
 
@@ -51,6 +56,8 @@ def report_on(
     ----------
     courses
         Courses of each regime.
+    steps
+        Seconds of each course; the first minute of them, or half, is left out.
     progress
         Called with what is evaluated next.
     """
@@ -71,16 +78,16 @@ def report_on(
 
     nominal = mixed.with_value(noise=NOISE_LEVELS[0])
     tell("nominal")
-    played = {name: play(nominal, tables, who, seed=HELD_OUT_SEED) for name, who in players.items()}
-    played = {"fixed split, best in hindsight": best_fixed(nominal, tables, seed=HELD_OUT_SEED), **played}
-    played["the truth (goes to the best split)"] = play(nominal, tables, truth, seed=HELD_OUT_SEED)
+    played = {name: play(nominal, tables, who, **how) for name, who in players.items()}
+    played = {"fixed split, best in hindsight": best_fixed(nominal, tables, **how), **played}
+    played["the truth (goes to the best split)"] = play(nominal, tables, truth, **how)
     found.append(_nominal(played, columns))
     scores += _scores(played, columns, "nominal")
     rows = []
     for level in NOISE_LEVELS:
         tell(f"noise {level}")
         noisy = mixed.with_value(noise=level)
-        each = {name: play(noisy, tables, who, seed=HELD_OUT_SEED) for name, who in players.items()}
+        each = {name: play(noisy, tables, who, **how) for name, who in players.items()}
         rows.append(
             (
                 f"{level:g}",
@@ -98,9 +105,13 @@ def report_on(
             tuple(rows),
         )
     )
-    found.append(_sweep("Refill modes", refills(mixed), players, tables, tell))
-    found.append(_sweep("Far from training", shifted(worlds["Steady"]), players, tables, tell))
+    found.append(_sweep("Refill modes", refills(mixed), players, tables, tell, how))
+    found.append(_sweep("Far from training", shifted(worlds["Steady"]), players, tables, tell, how))
     return Report(tuple(found), tuple(scores))
+
+
+def _how(steps: int) -> dict[str, int]:
+    return {"seed": HELD_OUT_SEED, "steps": steps, "start_up": min(START_UP, steps // 2)}
 
 
 def joined(parts: Sequence[Worlds]) -> Worlds:
@@ -142,7 +153,7 @@ def _sweep(
     rows = []
     for case, worlds in cases.items():
         tell(case)
-        each = {name: play(worlds, tables, who, seed=HELD_OUT_SEED) for name, who in players.items()}
+        each = {name: play(worlds, tables, who, **how) for name, who in players.items()}
         worst = float((each["model, guarded"].regret - each["anchor, smoothed"].regret).max())
         rows.append(
             (
