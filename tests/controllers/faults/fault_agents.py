@@ -17,8 +17,9 @@ from aiohttp import web
 
 from contract import agent as wire
 from contract import signing
-from contract.agent import AgentStatus, EngineReport, Intent, IntentStatus, SplitReport
+from contract.agent import AgentStatus, EngineReport, Intent, IntentSpec, IntentStatus, ModelStatus, SplitReport, Strategy
 from dataplane.agent.intent import IntentBook
+from dataplane.agent.models import ModelShelf
 
 GIB = 1 << 30
 USABLE = 2 * GIB
@@ -37,11 +38,18 @@ class Offer:
 
 @dataclass(slots=True)
 class Agent:
-    """One agent: its book of intents and its log."""
+    """One agent: its book of intents, its models and its log."""
 
     name: str
     book: IntentBook = field(default_factory=lambda: IntentBook(public_key=None))
     offers: list[Offer] = field(default_factory=list)
+    models: ModelShelf = field(default_factory=ModelShelf)
+    pushed: list[tuple[str, ModelStatus]] = field(default_factory=list)
+
+    @property
+    def spec(self) -> IntentSpec | None:
+        """What the intent in force orders."""
+        return self.book.current.spec if self.book.current is not None else None
 
     @property
     def holds(self) -> tuple[str, int] | None:
@@ -51,7 +59,8 @@ class Agent:
 
     def status(self) -> AgentStatus:
         """A healthy agent whose split has settled in the middle."""
-        held = self.book.current
+        held, model = self.book.current, self.models.wanted_by(self.spec)
+        lacks = held is not None and held.spec.strategy is Strategy.LEARNED and model is None
         split = SplitReport(
             usable_bytes=USABLE,
             target_emb_bytes=USABLE // 2,
@@ -69,8 +78,8 @@ class Agent:
             uid=held.uid if held else "",
             generation=held.generation if held else 0,
             engine=EngineReport(reachable=True, start_id=f"engine-{self.name}"),
-            strategy_in_force=held.spec.strategy if held else "MissRatioCurve",
-            reason="AnchorTarget",
+            strategy_in_force=held.spec.strategy if held and not lacks else "MissRatioCurve",
+            reason="ModelMissing" if lacks else "AnchorTarget",
             message="",
             frozen=False,
             decisions=7,
@@ -79,6 +88,8 @@ class Agent:
             kv_hit_percent=60.0,
             p99_ms=41.0,
             slo_percent=99.6,
+            models=self.models.digests,
+            model_in_force=model.sha256 if model is not None else None,
         )
 
 
@@ -121,6 +132,7 @@ class AgentFarm:
         app = web.Application()
         app.router.add_get(f"/agents/{{name}}{wire.PREFIX}/status", self._status)
         app.router.add_put(f"/agents/{{name}}{wire.PREFIX}/intent", self._intent)
+        app.router.add_put(f"/agents/{{name}}{wire.PREFIX}/model/{{sha256}}", self._model)
         app.router.add_route("*", "/{tail:.*}", self._violation)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
@@ -137,6 +149,13 @@ class AgentFarm:
         answer = agent.book.offer(intent, now_s=time.time())
         agent.offers.append(Offer(time.monotonic(), intent, answer.status, answer.reason))
         return _json(answer, status=_CODES.get(answer.status, 200))
+
+    async def _model(self, request: web.Request) -> web.Response:
+        agent, digest = self.agents[request.match_info["name"]], request.match_info["sha256"]
+        answer = agent.models.offer(digest, await request.read(), agent.spec)
+        agent.pushed.append((digest, answer.status))
+        codes = {ModelStatus.REFUSED: 400, ModelStatus.NOT_WANTED: 409}
+        return _json(answer, status=codes.get(answer.status, 200))
 
     async def _violation(self, request: web.Request) -> web.Response:
         self.engine_calls.append(f"{request.method} {request.path}")

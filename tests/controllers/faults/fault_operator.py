@@ -14,11 +14,12 @@ from types import ModuleType
 
 import kopf
 
-from controllers import pace
+from controllers import model_bytes, pace
 from controllers.allocation import agents as allocation_agents
 from controllers.allocation import decide as allocation_decide
 from controllers.allocation import drained as allocation_drained
 from controllers.allocation import execute as allocation_execute
+from controllers.models import observe as models_observe
 from controllers.pool import workload_execute
 from controllers.preinference import decide as preinference_decide
 from controllers.preinference import report as preinference_report
@@ -44,7 +45,9 @@ def hasten() -> None:
         (pace.Restraint, ("LONGEST_SECONDS",)),
         (pace, ("NUMBERS_SECONDS", "TRANSITION_SECONDS", "WINDOW_SECONDS")),
         (allocation_agents, ("POLL_SECONDS", "SECOND_ATTEMPT_SECONDS", "LONGEST_SECONDS")),
-        (allocation_decide, ("REPEAT_SECONDS",)),
+        (allocation_decide, ("REPEAT_SECONDS", "REPEAT_MODEL_SECONDS", "REFUSED_MODEL_SECONDS")),
+        (model_bytes, ("RETRY_SECONDS",)),
+        (models_observe, ("RECHECK_SECONDS", "BROKEN_RECHECK_SECONDS")),
         (allocation_drained, ("QUIET_SECONDS",)),
         (allocation_execute, ("DRAIN_SECONDS", "FOLLOW_UP_SECONDS")),
         (preinference_decide, ("PERIOD_SECONDS", "REST_SECONDS")),

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from contract.agent import IntentStatus
+from contract.agent import IntentStatus, ModelStatus
 from testbed.faults import Exchange
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ INSTANCE_CONDITIONS = ("Ready", "PolicyHealthy", "SplitSettled")
 
 def differences(world: World) -> list[str]:
     """What is not yet as it should be; empty once the fleet has converged."""
-    return [*_of_instances(world), *_of_pool(world), *_of_table(world)]
+    return [*_of_instances(world), *_of_pool(world), *_of_table(world), *_of_models(world)]
 
 
 def violations(world: World) -> list[str]:
@@ -36,6 +36,7 @@ def violations_anywhere(world: World) -> list[str]:
     return [
         *_engines_touched(world),
         *_intents_told(world),
+        *_models_told(world),
         *_generations_written(world),
         *_two_at_once(world),
     ]
@@ -109,6 +110,22 @@ def conditions(name: str, item: dict[str, Any], types: tuple[str, ...]) -> Itera
         yield f"{name}: observedGeneration {status.get('observedGeneration')} instead of {generation}"
 
 
+def _of_models(world: World) -> Iterator[str]:
+    """Every model is verified, the one that the policy names is in use everywhere, and its bytes are with every agent."""
+    named = world.strategy.get("learned", {}).get("model")
+    for name, digest in world.models.items():
+        item = world.get("allocatormodels", name)
+        status = item.get("status") or {}
+        said = {each["type"]: each["status"] for each in status.get("conditions") or ()}
+        users = len(world.entries) if name == named else 0
+        if (said, status.get("instances")) != ({"Verified": "True", "InUse": "True" if users else "False"}, users):
+            yield f"model {name}: {said}, {status.get('instances')} instances instead of {users}"
+        for entry in world.entries if name == named else ():
+            agent = world.farm.agents[entry]
+            if agent.status().model_in_force != digest:
+                yield f"agent {entry} runs {agent.status().model_in_force} instead of {digest}"
+
+
 # -- all the time -------------------------------------------------------------------------------------------------
 
 
@@ -136,6 +153,12 @@ def _intents_told(world: World) -> Iterator[str]:
                 if intent.generation < highest.get(intent.uid, 0):
                     yield f"{name} went back to generation {intent.generation}"
                 highest[intent.uid] = intent.generation
+
+
+def _models_told(world: World) -> Iterator[str]:
+    """An agent is handed right bytes under their digest, or none."""
+    for name, agent in world.farm.agents.items():
+        yield from (f"{name} was handed bad bytes as {digest}" for digest, word in agent.pushed if word is ModelStatus.REFUSED)
 
 
 def _generations_written(world: World) -> Iterator[str]:

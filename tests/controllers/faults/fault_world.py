@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import secrets
 import sys
 import time
@@ -44,6 +46,8 @@ class World:
         self.p99_ms = 50
         self.created: dict[str, int] = {}
         self.public_key = b""
+        self.strategy: dict[str, Any] = {"strategy": "MissRatioCurve"}
+        self.models: dict[str, str] = {}
         self.proxy_of("one")
 
     # -- operators ------------------------------------------------------------------------------------------------
@@ -81,6 +85,23 @@ class World:
         self._set_entries([*entries])
         self._create("GRServingPool", "grservingpools", "pool", self._pool())
 
+    def learn(self, name: str, data: bytes) -> None:
+        """An AllocatorModel with its bytes, made when it is not there, and a default policy that runs it at once."""
+        if name not in self.models:
+            binary = {"model.safetensors": base64.b64encode(data).decode()}
+            body = {"metadata": {"name": name}, "binaryData": binary, "immutable": True}
+            self.api.post(f"/api/v1/namespaces/{self.namespace}/configmaps", json=body).raise_for_status()
+            self.models[name] = hashlib.sha256(data).hexdigest()
+            spec = {"configMapKeyRef": {"name": name}, "sha256": self.models[name], "featureSpec": "split-features-1"}
+            self._create("AllocatorModel", "allocatormodels", name, spec)
+        self.strategy = {
+            "strategy": "Learned",
+            "enforcement": "Active",
+            "learned": {"model": name},
+            "rollout": {"canaryPercent": 100, "soakSeconds": 0},
+        }
+        self._patch("hbmpolicies", "default", self._hbm())
+
     def change(self) -> None:
         """New bounds, another target, and an instance that comes or goes."""
         self.fallback_percent = 40 + (self.fallback_percent - 39) % 20
@@ -102,7 +123,7 @@ class World:
         self.entries = entries
 
     def _hbm(self) -> dict[str, Any]:
-        return {"strategy": "MissRatioCurve", "bounds": {"fallbackEmbPercent": self.fallback_percent}}
+        return {**self.strategy, "bounds": {"fallbackEmbPercent": self.fallback_percent}}
 
     def _pool(self) -> dict[str, Any]:
         model = {"name": "ranker", "version": "1", "kvBytesPerToken": 4096, "embRowBytes": 512, "maxHistoryTokens": 8192}
@@ -196,7 +217,7 @@ class World:
     def _versions(self) -> dict[str, str]:
         return {
             f"{plural}/{item['metadata']['name']}": item["metadata"]["resourceVersion"]
-            for plural in ("grservingpools", "grinstances", "grroutingtables")
+            for plural in ("grservingpools", "grinstances", "grroutingtables", "allocatormodels")
             for item in self.list(plural)
         }
 
