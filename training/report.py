@@ -61,6 +61,7 @@ def report_on(
     progress
         Called with what is evaluated next.
     """
+    how = _how(steps)
     worlds = held_out(tables, seed=HELD_OUT_SEED, count=courses)
     mixed = joined(list(worlds.values()))
     columns = {name: slice(place * courses, (place + 1) * courses) for place, name in enumerate(REGIMES)}
@@ -148,7 +149,12 @@ def _nominal(played: dict[str, Scores], columns: dict[str, slice]) -> Table:
 
 
 def _sweep(
-    title: str, cases: dict[str, Worlds], players: dict[str, Controller], tables: RowTables, tell: Callable[[str], None]
+    title: str,
+    cases: dict[str, Worlds],
+    players: dict[str, Controller],
+    tables: RowTables,
+    tell: Callable[[str], None],
+    how: dict[str, int],
 ) -> Table:
     rows = []
     for case, worlds in cases.items():
