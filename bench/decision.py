@@ -1,85 +1,202 @@
-"""Time of one split decision, hot (in a loop) and cold (ten a second, as an agent really runs it).
+"""Time of one split decision, hot (in a loop) and cold (ten a second, as an agent really runs it), compiled and with numpy.
 
-The figure covers the full path: freezes, both curves, the argmin over the splits, bounds, dead band, pace and the record. The
-baseline of the same run is strategy `Static`, which walks the same path without curves and argmin. The goals are those of the
-compiled core; what runs today is the numpy reference.
+The path is what `path.evaluate_one` does: two curves, the argmin over 91 splits, five probes, 31 features, network, clamp. Its
+baseline is the bare product of three numpy matrices of the network's size. `decide` is the whole decision around it with all that
+is recorded: freezes, trust, burst detector, residual, bounds, dead band, pace. "Nothing" is a compiled call that does nothing:
+what a cold processor takes for Python alone.
 """
 
 import gc
-import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle
 
+import msgspec
 import numpy as np
 from msgspec.structs import replace
 
 from bench.report import Result, publish, summarise
+from policies.allocation import core
 from policies.allocation.examples import example_inputs
+from policies.allocation.features import FEATURE_SPEC, FEATURES
+from policies.allocation.model_file import SHAPES, Header, TrainedModel, read_model, write_model
+from policies.allocation.path import PathRows, evaluate, evaluate_numpy, evaluate_one
 from policies.allocation.strategy import decide
-from policies.allocation.types import AllocationIntent, DecisionInputs, Strategy
+from policies.allocation.types import AllocationIntent, Costs, Curve, DecisionInputs, Strategy
 
-STRATEGIES = (Strategy.STATIC, Strategy.HILL_CLIMB, Strategy.MISS_RATIO_CURVE)
 HOT_GOAL_US = {50: 8.0, 99: 10.0}
 COLD_GOAL_US = {50: 32.0, 99: 60.0}
+PATH, NUMPY, PRODUCT, NOTHING = "path, compiled", "path, numpy", "matrix product", "nothing"
+WORKLOADS = 16
+INSTANCES = 1000
+
+Call = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Route:
+    """One thing to time: a call for each workload, in turn."""
+
+    name: str
+    calls: Sequence[Call]
 
 
 def run(*, quick: bool, as_json: bool, seed: int) -> None:
     """Measure and publish."""
     rng = np.random.default_rng(seed)
-    workloads = [example_inputs(emb_alpha=float(alpha)) for alpha in rng.uniform(0.7, 1.1, size=16)]
-    results: list[Result] = []
-    runs, hot, cold = (3, 400, 30) if quick else (9, 2000, 300)
-    results += _measure("hot", workloads, runs=runs, decisions=hot, pause_s=0.0, goals=HOT_GOAL_US)
-    results += _measure("cold at 10/s", workloads, runs=3, decisions=cold // 3, pause_s=0.1, goals=COLD_GOAL_US)
-    publish(
-        "decision",
-        results,
-        seed=seed,
-        quick=quick,
-        as_json=as_json,
-        notes="numpy reference; the goals are those of the compiled core, which is not built yet",
+    model = random_model(rng)
+    workloads = [example_inputs(emb_alpha=float(alpha)) for alpha in rng.uniform(0.7, 1.1, size=WORKLOADS)]
+    routes = _routes(workloads, model)
+    runs, hot, cold = (3, 400, 10) if quick else (9, 2000, 100)
+    results = _report("hot", [_hot(routes, decisions=hot) for _ in range(runs)], HOT_GOAL_US)
+    results += _report("cold at 10/s", [_cold(routes, decisions=cold) for _ in range(3)], COLD_GOAL_US)
+    results += _many(workloads, model, runs=runs)
+    publish("decision", results, seed=seed, quick=quick, as_json=as_json, notes=_notes())
+
+
+def random_model(rng: np.random.Generator) -> TrainedModel:
+    """A model of the right shape: how long it takes does not depend on what it says."""
+    arrays = {name: rng.normal(0.0, 0.2, size=shape).astype(np.float32) for name, shape in SHAPES.items()}
+    arrays["scale"] = np.ones(len(FEATURES), dtype=np.float32)
+    arrays["low"], arrays["high"] = (np.full(len(FEATURES), sign * 1e6, dtype=np.float32) for sign in (-1.0, 1.0))
+    return read_model(write_model(arrays, Header(format=1, feature_spec=FEATURE_SPEC, max_step_percent=10.0)))
+
+
+def _notes() -> str:
+    why_not = core.why_not()
+    if why_not is not None:
+        return f"numpy only: {why_not}"
+    return f"goals are of the compiled path; baseline of all: the {PRODUCT} of the same run, hot or cold like the figure"
+
+
+def _routes(workloads: Sequence[DecisionInputs], model: TrainedModel) -> list[Route]:
+    rows = [rows_of([inputs]) for inputs in workloads]
+    routes = [Route(PRODUCT, [_product(model, rows=1)])]
+    if core.available():
+        routes.append(Route(NOTHING, [core.nothing()]))
+        routes.append(Route(PATH, [_one(inputs, model) for inputs in workloads]))
+    routes.append(Route(NUMPY, [_bound(evaluate_numpy, each, model) for each in rows]))
+    for strategy in (Strategy.STATIC, Strategy.MISS_RATIO_CURVE, Strategy.LEARNED):
+        routes.append(Route(f"decide, {strategy.value}", [_decision(inputs, strategy, model) for inputs in workloads]))
+    return routes
+
+
+def _bound(function: Callable[..., object], *arguments: object) -> Call:
+    return lambda: function(*arguments)
+
+
+def _one(inputs: DecisionInputs, model: TrainedModel) -> Call:
+    emb, kv, _ = _known(inputs)
+    return _bound(evaluate_one, emb, kv, figures_of(inputs), model)
+
+
+def _known(inputs: DecisionInputs) -> tuple[Curve, Curve, Costs]:
+    view = inputs.view
+    if view.emb is None or view.kv is None or view.costs is None:
+        raise ValueError("the example knows both curves and the costs")
+    return view.emb, view.kv, view.costs
+
+
+def figures_of(inputs: DecisionInputs) -> tuple[float, ...]:
+    """One row of `PathRows.figures` for the example; what its observation does not say is what an agent at work has."""
+    emb, kv, costs = _known(inputs)
+    usable = inputs.observation.usable_bytes
+    prices = msgspec.structs.astuple(costs)[:8]
+    traffic = (kv.size_cv2, 0.55 * usable, 0.5, emb.volatility, kv.volatility, emb.samples, kv.samples, 14.0, 0.7, 0.6)
+    return (usable, inputs.observation.granule_bytes, usable // 2, 5.0, 95.0, 10.0, *prices, *traffic, 0.0, 1e6, 0.2)
+
+
+def rows_of(workloads: Sequence[DecisionInputs]) -> PathRows:
+    """The rows of as many instances."""
+    curves = [_known(inputs)[:2] for inputs in workloads]
+    return PathRows(
+        np.stack([emb.capacity_bytes for emb, _ in curves]),
+        np.stack([emb.miss_ratio for emb, _ in curves]),
+        np.stack([kv.capacity_bytes for _, kv in curves]),
+        np.stack([kv.miss_ratio for _, kv in curves]),
+        np.array([figures_of(inputs) for inputs in workloads], dtype=np.float64),
     )
 
 
-def _measure(
-    label: str, workloads: Sequence[DecisionInputs], *, runs: int, decisions: int, pause_s: float, goals: dict[int, float]
-) -> list[Result]:
-    quantiles: dict[tuple[Strategy, int], list[float]] = {(s, q): [] for s in STRATEGIES for q in goals}
-    for _ in range(runs):
-        for strategy in STRATEGIES:
-            times = _times_us(workloads, strategy, decisions=decisions, pause_s=pause_s)
-            for q in goals:
-                quantiles[strategy, q].append(float(np.percentile(times, q)))
+def _decision(inputs: DecisionInputs, strategy: Strategy, model: TrainedModel) -> Call:
+    intent = inputs.intent or AllocationIntent()
+    learned = replace(intent.learned, model_sha256=model.sha256)
+    intent = replace(intent, strategy=strategy, learned=learned)
+    return _bound(decide, inputs.observation, inputs.view, intent, inputs.state, inputs.now_ms, model)
+
+
+def _product(model: TrainedModel, *, rows: int) -> Call:
+    """The three matrix products of the network and nothing else, into memory that is there."""
+    x = np.ones((rows, len(FEATURES)), dtype=np.float32)
+    first, second, last = (np.empty((rows, n), dtype=np.float32) for n in (len(model.b1), len(model.b2), 1))
+    w1, w2, w3 = (np.ascontiguousarray(w.T) for w in (model.w1, model.w2, model.w3))
+
+    def product() -> None:
+        np.dot(x, w1, out=first)
+        np.dot(first, w2, out=second)
+        np.dot(second, w3, out=last)
+
+    return product
+
+
+Times = Mapping[str, Sequence[float]]
+
+
+def _hot(routes: Sequence[Route], *, decisions: int) -> Times:
+    """Microseconds of each call, one route after the other."""
+    gc.collect()
+    times: dict[str, list[float]] = {}
+    for route in routes:
+        calls = cycle(route.calls)
+        times[route.name] = [_time_us(next(calls)) for _ in range(decisions)]
+    return times
+
+
+def _cold(routes: Sequence[Route], *, decisions: int) -> Times:
+    """The same with a tenth of a second before each call; the routes take turns, so that all see the same machine."""
+    turns = [(route.name, cycle(route.calls)) for route in routes]
+    times: dict[str, list[float]] = {route.name: [] for route in routes}
+    for _ in range(decisions):
+        for name, calls in turns:
+            call = next(calls)
+            time.sleep(0.1)
+            times[name].append(_time_us(call))
+    return times
+
+
+def _time_us(call: Call) -> float:
+    start = time.perf_counter_ns()
+    call()
+    return (time.perf_counter_ns() - start) / 1000.0
+
+
+def _report(label: str, runs: Sequence[Times], goals: Mapping[int, float]) -> list[Result]:
     results = []
-    for strategy in STRATEGIES:
+    for name in runs[0]:
         for q, goal in goals.items():
-            is_baseline = strategy is Strategy.STATIC
+            values, baseline = ([float(np.percentile(times[each], q)) for times in runs] for each in (name, PRODUCT))
             results.append(
                 summarise(
-                    f"{strategy.value}, {label}, p{q}",
-                    quantiles[strategy, q],
+                    f"{name}, {label}, p{q}",
+                    values,
                     unit="us",
-                    baseline=None if is_baseline else statistics.median(quantiles[Strategy.STATIC, q]),
-                    goal=goal if strategy is Strategy.MISS_RATIO_CURVE else None,
+                    baseline=None if name == PRODUCT else float(np.median(baseline)),
+                    goal=goal if name == PATH or (name == NUMPY and not core.available()) else None,
                 )
             )
     return results
 
 
-def _times_us(workloads: Sequence[DecisionInputs], strategy: Strategy, *, decisions: int, pause_s: float) -> list[float]:
-    prepared = [_with_strategy(inputs, strategy) for inputs in workloads]
-    times = []
-    gc.collect()
-    for index in range(decisions):
-        i = prepared[index % len(prepared)]
-        if pause_s:
-            time.sleep(pause_s)
-        start = time.perf_counter_ns()
-        decide(i.observation, i.view, i.intent, i.state, i.now_ms)
-        times.append((time.perf_counter_ns() - start) / 1000)
-    return times
-
-
-def _with_strategy(inputs: DecisionInputs, strategy: Strategy) -> DecisionInputs:
-    intent = inputs.intent or AllocationIntent()
-    return replace(inputs, intent=replace(intent, strategy=strategy))
+def _many(workloads: Sequence[DecisionInputs], model: TrainedModel, *, runs: int) -> list[Result]:
+    """Microseconds an instance of a thousand in one call: the operator's look at a whole fleet."""
+    rows = rows_of([workloads[i % len(workloads)] for i in range(INSTANCES)])
+    product = [_time_us(_product(model, rows=INSTANCES)) / INSTANCES for _ in range(runs)]
+    calls = {PATH: _bound(evaluate, rows, model)} if core.available() else {}
+    calls[NUMPY] = _bound(evaluate_numpy, rows, model)
+    results = [summarise(f"{PRODUCT}, {INSTANCES} instances in one call", product, unit="us each")]
+    for name, call in calls.items():
+        each = [_time_us(call) / INSTANCES for _ in range(runs)]
+        baseline = float(np.median(product))
+        results.append(summarise(f"{name}, {INSTANCES} instances in one call", each, unit="us each", baseline=baseline))
+    return results

@@ -211,6 +211,11 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
         Mean absolute difference between a quick and a slow estimate, in miss ratio; 0 is a steady stream.
     size_cv2
         Squared coefficient of variation of the bytes asked per access.
+
+    Raises
+    ------
+    ValueError
+        If the two arrays are not as long as each other, or empty.
     """
 
     packed_capacity_bytes: bytes
@@ -221,6 +226,11 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
     volatility: float
     size_cv2: float
     memory_ms: float = 60_000.0
+
+    def __post_init__(self) -> None:
+        size = len(self.packed_capacity_bytes)
+        if size != len(self.packed_miss_ratio) or size == 0 or size % 8:
+            raise ValueError("a curve has as many miss ratios as capacities, eight bytes each, and at least one")
 
     @property
     def capacity_bytes(self) -> NDArray[np.float64]:

@@ -190,14 +190,15 @@ def test_one_instance_is_answered_or_refused_as_a_row_among_many(rows: PathRows,
     assert np.isnan(alone[len(expected) :]).all()
 
 
-def test_a_curve_of_unequal_lengths_is_left_to_numpy_and_never_read_beyond_its_end() -> None:
+def test_nothing_is_read_beyond_its_end() -> None:
     good = pack_curve(capacity_bytes=np.array([0.0, 1e9]), miss_ratio=np.array([1.0, 0.1]))
-    short = replace(good, packed_miss_ratio=good.packed_miss_ratio[:8])
+    for wrong in (good.packed_miss_ratio[:8], good.packed_miss_ratio[:15], b"", good.packed_miss_ratio * 2):
+        with pytest.raises(ValueError, match="as many miss ratios as capacities"):
+            replace(good, packed_miss_ratio=wrong)
     figures = [16.0 * GIB, GRANULE, 8.0 * GIB, 5.0, 95.0] + [0.5] * (len(Figure) - 5)
     assert core.evaluate_one(good, good, figures, None) is not None
-    assert core.evaluate_one(good, short, figures, None) is None
-    assert core.evaluate_one(short, good, figures, None) is None
     assert core.evaluate_one(good, good, figures[:-1], None) is None
+    assert core.evaluate_one(good, good, [*figures, 1.0], None) is None
 
 
 def test_threads_with_models_of_their_own_do_not_disturb_each_other() -> None:

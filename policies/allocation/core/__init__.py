@@ -1,7 +1,7 @@
 """The full path of a split decision in C, where it could be compiled; `policies.allocation.path` uses it by itself.
 
 numpy stays the reference and the fallback: what the core does not take (odd pools, bounds or curves) it hands back, and without
-it nothing is lost but time. `GRFLEET_KERNEL=numpy` leaves it out although it is there. It is looked for once, when first needed.
+it nothing is lost but time. `GRFLEET_KERNEL=numpy` leaves it out although it is there. It is looked for once, on import.
 """
 
 from __future__ import annotations
@@ -33,6 +33,21 @@ def available() -> bool:
 def why_not() -> str | None:
     """Say why the core is not used; None where it is."""
     return None if available() else _look()[1]
+
+
+def nothing() -> Callable[[], object]:
+    """Return a compiled call that does nothing: what Python and the processor take for any call, for benchmarks to compare with.
+
+    Raises
+    ------
+    ValueError
+        If there is no core.
+    """
+    module = _core()
+    if module is None:
+        raise ValueError(f"no compiled core: {why_not()}")
+    call: Callable[[], object] = module.lib.gr_source_digest
+    return call
 
 
 def _core() -> Any:
@@ -120,22 +135,6 @@ class Outcome(NamedTuple):
     smoothed_p99_ms: float
 
 
-def evaluate_one(emb: Curve, kv: Curve, figures: Sequence[float], model: TrainedModel | None) -> Outcome | None:
-    """Evaluate one row without arrays: nothing is made but the outcome.
-
-    Parameters
-    ----------
-    figures
-        One row of `path.PathRows.figures`.
-
-    Returns
-    -------
-    Outcome or None
-        None as in `evaluate`.
-    """
-    return _one()(emb, kv, figures, model)
-
-
 class _Lane:
     """Memory for the results of one row, with its pointers: one for each thread that is inside at the same time."""
 
@@ -148,9 +147,8 @@ class _Lane:
         self.features = ffi.new("float[]", lib.GR_FEATURES)
 
 
-@cache
-def _one() -> Callable[[Curve, Curve, Sequence[float], TrainedModel | None], Outcome | None]:
-    """The call with all it needs bound to it. An agent decides from a cold cache, where each look-up costs a microsecond."""
+def _bind() -> Callable[[Curve, Curve, Sequence[float], TrainedModel | None], Outcome | None]:
+    """Make `evaluate_one` with all it needs at hand: an agent decides from a cold cache, where look-ups cost a microsecond each."""
     module = _core()
     if module is None:
         return lambda emb, kv, figures, model: None
@@ -160,10 +158,7 @@ def _one() -> Callable[[Curve, Curve, Sequence[float], TrainedModel | None], Out
 
     def one(emb: Curve, kv: Curve, figures: Sequence[float], model: TrainedModel | None) -> Outcome | None:
         nonlocal held
-        emb_capacity, emb_miss = emb.packed_capacity_bytes, emb.packed_miss_ratio
-        kv_capacity, kv_miss = kv.packed_capacity_bytes, kv.packed_miss_ratio
-        emb_bytes, kv_bytes = len(emb_capacity), len(kv_capacity)
-        if emb_bytes != len(emb_miss) or kv_bytes != len(kv_miss) or len(figures) != figures_expected:
+        if len(figures) != figures_expected:
             return None
         mine = held
         if mine[0] is not model:
@@ -172,14 +167,15 @@ def _one() -> Callable[[Curve, Curve, Sequence[float], TrainedModel | None], Out
             lane = free.pop()
         except IndexError:
             lane = _Lane(ffi, module.lib)
+        emb_capacity, kv_capacity = emb.packed_capacity_bytes, kv.packed_capacity_bytes
         done = call(
             1,
             emb_capacity,
-            emb_miss,
-            emb_bytes >> 3,
+            emb.packed_miss_ratio,
+            len(emb_capacity) >> 3,
             kv_capacity,
-            kv_miss,
-            kv_bytes >> 3,
+            kv.packed_miss_ratio,
+            len(kv_capacity) >> 3,
             figures,
             mine[1],
             lane.results,
@@ -235,3 +231,7 @@ def count(table: AccessTable, keys: NDArray[np.uint64], t_ms: NDArray[np.float64
         ffi.from_buffer("double[]", squares),
     )
     return binned, squares
+
+
+evaluate_one = _bind()
+"""Evaluate one row (arguments as in `path.evaluate_one`) without arrays: only the outcome is made. None as in `evaluate`."""
