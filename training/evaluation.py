@@ -79,10 +79,19 @@ def play(
 
 
 def best_fixed(
-    worlds: Worlds, tables: RowTables, *, seed: int, choices: Sequence[float] = tuple(np.arange(1, 10) / 10)
+    worlds: Worlds,
+    tables: RowTables,
+    *,
+    seed: int,
+    steps: int = STEPS - 1,
+    start_up: int = START_UP,
+    choices: Sequence[float] = tuple(np.arange(1, 10) / 10),
 ) -> Scores:
     """Scores of the fixed split that is best in hindsight, chosen for each course on its own; a course starts there."""
-    each = [play(worlds.with_value(first_share=share), tables, fixed(share), seed=seed) for share in choices]
+    each = [
+        play(worlds.with_value(first_share=share), tables, fixed(share), seed=seed, steps=steps, start_up=start_up)
+        for share in choices
+    ]
     place = np.argmin([scores.regret for scores in each], axis=0)
     picked = {
         name: np.array([getattr(each[p], name)[i] for i, p in enumerate(place)])

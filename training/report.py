@@ -80,7 +80,12 @@ def report_on(
     nominal = mixed.with_value(noise=NOISE_LEVELS[0])
     tell("nominal")
     played = {name: play(nominal, tables, who, **how) for name, who in players.items()}
-    played = {"fixed split, best in hindsight": best_fixed(nominal, tables, **how), **played}
+    played = {
+        "fixed split, best in hindsight": best_fixed(
+            nominal, tables, seed=how["seed"], steps=how["steps"], start_up=how["start_up"]
+        ),
+        **played,
+    }
     played["the truth (goes to the best split)"] = play(nominal, tables, truth, **how)
     found.append(_nominal(played, columns))
     scores += _scores(played, columns, "nominal")
