@@ -3,7 +3,9 @@
 import argparse
 
 import bench.agent
+import bench.allocator
 import bench.decision
+import bench.estimator
 import bench.kwok
 import bench.operator
 import bench.oracle
@@ -13,11 +15,13 @@ import bench.tiers
 BENCHMARKS = {
     "agent": bench.agent.run,
     "decision": bench.decision.run,
+    "estimator": bench.estimator.run,
     "operator": bench.operator.run,
     "kwok": bench.kwok.run,
     "tiers": bench.tiers.run,
     "simulator": bench.simulator.run,
     "oracle": bench.oracle.run,
+    "allocator": bench.allocator.run,
 }
 BY_HAND = {"kwok-large": bench.kwok.run_large}
 

@@ -17,6 +17,7 @@ KIND_KV = 0
 KIND_EMB = 1
 MAX_SIZE = (1 << 30) - 1
 MAX_BATCH_RECORDS = 65_536
+WANTED_KEYS = 4096
 
 RECORD = np.dtype([("sequence", "<u4"), ("kind_size", "<u4"), ("key", "<u8"), ("time_us", "<u8")])
 assert RECORD.itemsize == RECORD_BYTES
@@ -25,6 +26,15 @@ assert RECORD.itemsize == RECORD_BYTES
 def is_sampled(key: int, one_in: int) -> bool:
     """Say whether a 64-bit key belongs to the sample of rate 1/one_in (spatial sampling, as SHARDS does)."""
     return key < (1 << 64) // one_in
+
+
+def sampling_of(keys: int) -> int:
+    """One in how many keys an engine should report, when it serves so many between two turns of its caches.
+
+    A power of two that leaves at least `WANTED_KEYS` of them in the sample, and all of them when they are few: a curve is as good
+    as the number of sampled keys that carry its weight, however many there are outside. docs/estimator.md has the measurement.
+    """
+    return 1 << max(0, (keys // WANTED_KEYS).bit_length() - 1)
 
 
 class SampleBuffer:

@@ -6,7 +6,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contract.errors import ProtocolViolation
-from contract.samples import KIND_EMB, KIND_KV, MAX_BATCH_RECORDS, MAX_SIZE, RECORD_BYTES, SampleBuffer, is_sampled, unpack
+from contract.samples import (
+    KIND_EMB,
+    KIND_KV,
+    MAX_BATCH_RECORDS,
+    MAX_SIZE,
+    RECORD_BYTES,
+    WANTED_KEYS,
+    SampleBuffer,
+    is_sampled,
+    sampling_of,
+    unpack,
+)
 
 
 @given(steps=st.lists(st.tuples(st.integers(0, 30), st.booleans()), max_size=40))
@@ -82,3 +93,9 @@ def test_a_thinner_sample_is_part_of_a_thicker_one(key: int, one_in: int, factor
 def test_one_key_in_n_is_sampled() -> None:
     keys = np.random.default_rng(1).integers(0, 1 << 64, size=100_000, dtype=np.uint64)
     assert sum(is_sampled(key, 50) for key in keys.tolist()) == pytest.approx(2000, rel=0.1)
+
+
+@pytest.mark.parametrize(("keys", "one_in"), [(0, 1), (3000, 1), (8191, 1), (8192, 2), (70_000, 16), (10_000_000, 2048)])
+def test_few_keys_are_all_reported_and_of_many_at_least_four_thousand(keys: int, one_in: int) -> None:
+    assert sampling_of(keys) == one_in
+    assert one_in == 1 or keys / one_in >= WANTED_KEYS
