@@ -38,6 +38,12 @@ def lean(function: F) -> F:
     return cast(F, _kept(_numba().njit(**options)(function)))
 
 
+def is_kept(function: Callable[..., Any]) -> bool:
+    """Whether an earlier run has kept machine code of a compiled function that fits the sources as they are."""
+    file = getattr(getattr(function, "_cache", None), "_cache_file", None)
+    return file is None or bool(file._load_index())
+
+
 def _kept(dispatcher: Any) -> Any:
     """Let what is kept between runs go stale with any file whose code or constants it may contain.
 

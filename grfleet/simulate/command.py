@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from grfleet.simulate.wanted import Wanted
 
 NOT_TRUSTED = 3
+COMPILING = "half a minute of an idle core"
 _REQUESTS, _FLEET = "The requests", "The fleet, where the manifest does not say it"
 _OF_EVENT_LOGS: tuple[str, ...] = ("skip_bad", "candidates", "user_key_file")
 _OF_REGIMES: tuple[str, ...] = ("duration", "rate", "traces")
@@ -81,6 +82,10 @@ Rate = Annotated[
 Traces = Annotated[
     Path | None, typer.Option(help="Folder of the public traces; default: those of the checkout.", rich_help_panel=_REQUESTS)
 ]
+LoadBehind = Annotated[
+    int | None,
+    typer.Option(min=0, max=100, help="Requests of whose rows so many percent hit do not wait for the rest.", metavar="PERCENT"),
+]
 Workers = Annotated[
     int | None, typer.Option(min=1, max=1024, help="Processes; default: one a core. The result does not depend on it.")
 ]
@@ -107,6 +112,7 @@ def simulate(
     seed: Seed = 1,
     level: Annotated[LevelName, typer.Option(help="How closely to look at embedding rows (docs/fleet.md).")] = LevelName.SAMPLED,
     warm_up: Annotated[str, typer.Option(help="What of the log only warms the caches: a share or a length of time.")] = "20%",
+    load_behind: LoadBehind = None,
     workers: Workers = None,
     name: Name = None,
     accelerator: Accelerator = "a100",
@@ -129,6 +135,7 @@ def simulate(
         from grfleet.simulate.errors import BadInput
         from grfleet.simulate.rehearse import rehearse
         from simulator.fleet.config import Level
+        from simulator.fleet.kernel import serve
 
         wanted = _wanted(pool, name, hbm_policy, out, force=force)
         choice = _choice(wanted, "--policy", policy)
@@ -136,8 +143,9 @@ def simulate(
         duration_ms = _length_ms("--duration", duration)
         _length_ms("--warm-up", warm_up, of_ms=0.0)
         _fits(context, trace)
-        fleet = _fleet(wanted, accelerator, layers, width, instances)
+        fleet = _fleet(wanted, accelerator, layers, width, instances, load_behind=load_behind)
         rules = _rules(skip_bad, candidates, user_key_file, duration_ms, rate, traces)
+        _tell_of_compiling("simulate", serve)
         with bars_on_stderr() as bars:
             requests = _replayed(trace, rules, fleet, wanted, seed, bars)
             log = requests.log
@@ -189,6 +197,7 @@ def oracle(
         from grfleet.simulate.errors import BadInput
         from grfleet.simulate.hindsight import look_back
         from simulator.oracle.cache import OracleCache
+        from simulator.oracle.lindley import advance
         from simulator.oracle.parallel import WorkerLost
 
         window_ms, duration_ms = _length_ms("--window", window), _length_ms("--duration", duration)
@@ -196,6 +205,7 @@ def oracle(
         _fits(context, trace)
         fleet = _fleet(wanted, accelerator, layers, width, instances)
         rules = _rules(skip_bad, candidates, user_key_file, duration_ms, rate, traces)
+        _tell_of_compiling("oracle", advance)
         with bars_on_stderr() as bars:
             requests = _replayed(trace, rules, fleet, wanted, seed, bars)
             try:
@@ -257,10 +267,33 @@ def _choice(wanted: "Wanted", option: str, policy: str | None) -> "Choice":
         raise typer.BadParameter(str(error), param_hint=option) from None
 
 
-def _fleet(wanted: "Wanted", accelerator: str, layers: int | None, width: int | None, instances: int | None) -> "Fleet":
+def _fleet(
+    wanted: "Wanted",
+    accelerator: str,
+    layers: int | None,
+    width: int | None,
+    instances: int | None,
+    *,
+    load_behind: int | None = None,
+) -> "Fleet":
     from grfleet.simulate.translate import accelerator_of, fleet_of
 
-    return fleet_of(wanted, accelerator=accelerator_of(accelerator), layers=layers, width=width, instances=instances)
+    return fleet_of(
+        wanted,
+        accelerator=accelerator_of(accelerator),
+        layers=layers,
+        width=width,
+        instances=instances,
+        load_behind_percent=load_behind,
+    )
+
+
+def _tell_of_compiling(command: str, loops: Any) -> None:
+    """Say on stderr why nothing seems to happen, where no earlier run has left machine code."""
+    from simulator.compiled import is_kept
+
+    if not is_kept(loops):
+        typer.echo(f"{command}: compiling the simulator's loops, once for each version of them: {COMPILING}", err=True)
 
 
 def _rules(
@@ -293,7 +326,7 @@ def _replayed(trace: str, rules: Any, fleet: "Fleet", wanted: "Wanted", seed: in
 
 
 def _length_ms(option: str, text: str, *, of_ms: float | None = None) -> float:
-    from grfleet.simulate.durations import length_ms
+    from grfleet.durations import length_ms
 
     try:
         return length_ms(text, of_ms=of_ms)

@@ -10,6 +10,7 @@ from grfleet.simulate.bars import Bars
 from grfleet.simulate.figures import rounded
 from grfleet.simulate.rehearse import pool_of, trace_of, versions
 from grfleet.simulate.replayed import Replayed
+from grfleet.simulate.signals import ahead_of
 from grfleet.simulate.translate import Fleet
 from grfleet.simulate.wanted import Wanted
 from simulator.fleet.result import REQUESTS_FOR_P99
@@ -20,6 +21,10 @@ from simulator.oracle.run import SPLITS, best_splits
 
 FULL_PERCENT = 100.0
 NO_SIGNALS = "pre-inference: the oracle knows none; early signals start nothing"
+UNKNOWN_SIGNALS = (
+    "pre-inference: {:,} early signals of the log could start prefixes, and the oracle knows none: its KV hits are those without;"
+    " only the memory for prefixes is set aside"
+)
 MOST_OVERLOADED_PERCENT = 10.0
 
 
@@ -38,10 +43,14 @@ def look_back(
 
     Raises
     ------
+    BadInput
+        When prefixes leave no memory to the caches.
     ValueError
         When the log cannot be cut into such windows.
     """
     fallback = wanted.hbm.bounds.fallback_emb_percent
+    ahead = ahead_of(wanted, fleet, replayed.log)
+    fleet = ahead.reserved(fleet, wanted)
     config = replace(fleet.config, emb_percent=fallback)
     splits = tuple(sorted({*SPLITS, fallback}))
     found = best_splits(
@@ -56,6 +65,7 @@ def look_back(
         progress=bars(f"{len(splits)} splits"),
     )
     reasons = _reasons_for_distrust(found)
+    ahead_doubts = [UNKNOWN_SIGNALS.format(ahead.signals)] if ahead.rules is not None else []
     place = found.splits.index(fallback)
     requests = found.count.sum(axis=0) * found.counted
     return schema.OracleFound(
@@ -64,7 +74,7 @@ def look_back(
         digest=found.digest,
         trusted=not reasons,
         not_trusted_because=reasons,
-        doubts=[*found.doubts, *replayed.doubts],
+        doubts=[*found.doubts, *ahead_doubts, *replayed.doubts],
         assumptions=[*fleet.assumptions, NO_SIGNALS, *replayed.assumptions, *wanted.notes],
         versions=versions(),
         seed=seed,

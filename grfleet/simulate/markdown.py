@@ -104,6 +104,7 @@ def _page_of_run(result: Simulated) -> list[str]:
         f"{run.moves.evicted_bytes / _MIB:,.0f} MiB. At the end EMB has {run.moves.last_emb_percent:g} %."
         + (f" Decisions: {_counted(run.decisions)}." if run.decisions else ""),
         _prefixes(result),
+        _defaulted(result),
         *_end(result),
         f"level {result.level}, seed {result.seed}, digest `{result.digest}`",
     ]
@@ -119,6 +120,14 @@ def _prefixes(result: Simulated) -> str:
         f"{waste.pre_infer_late:,} came too late, {waste.pre_infer_wasted:,} were for nothing. They kept instances busy for "
         f"{waste.pre_infer_busy_ms / 1e3:,.1f} s, which is not in the figure above."
     )
+
+
+def _defaulted(result: Simulated) -> str:
+    """How many rows were answered with default vectors, where requests may go on without them."""
+    if result.load_behind_percent is None:
+        return ""
+    run, base = (figures.counts.get("rowsDefaulted", 0) for figures in (result.run, result.baseline))
+    return f"Default vectors stood for {run:,} rows (baseline: {base:,}) that were loaded behind their requests."
 
 
 def _page_of_oracle(result: OracleFound) -> list[str]:

@@ -24,6 +24,7 @@ from simulator.request_log import RequestLog
 
 PROBED_PERCENTS = (5, 20, 35, 50, 65, 80, 95)
 FULL_PERCENT = 100.0
+_SAME = "policy and baseline are the same ({}), so nothing is compared; name another one with --policy or --baseline"
 TRUE_CURVE = "level reduced: agents are told the true curve of the rows, which is better than any agent knows it"
 
 
@@ -58,6 +59,7 @@ def rehearse(
     """
     log, owners, good = replayed.log, fleet.owners, float(wanted.pool.spec.slo.good_percent)
     ahead = ahead_of(wanted, fleet, log)
+    fleet = ahead.reserved(fleet, wanted)
 
     # A fleet that is watched draws its rows from samples alone: both runs must, or the difference is one of models.
     watched_ms = min((each.spec.step.interval_ms for each in (choice, beside) if not each.holds), default=None)
@@ -87,8 +89,9 @@ def rehearse(
         reasons = agents.reasons if agents is not None else {}
         return made, figures_of(made, names=fleet.names, decisions=reasons, good_percent=good)
 
+    same = _equal(choice, beside)
     result, figures = run(choice)
-    baseline, base = (result, figures) if _equal(choice, beside) else run(beside)
+    baseline, base = (result, figures) if same else run(beside)
     reasons, more_doubts = _reasons_for_distrust(log, fleet.config, owners, figures, seed=seed, bars=bars)
     others = (f"baseline: {doubt}" for doubt in baseline.doubts if doubt not in result.doubts)
     return schema.Simulated(
@@ -97,7 +100,7 @@ def rehearse(
         digest=hashlib.sha256(f"{figures.digest} {base.digest}".encode()).hexdigest(),
         trusted=not reasons,
         not_trusted_because=reasons,
-        doubts=[*result.doubts, *more_doubts, *others, *replayed.doubts],
+        doubts=[*([_SAME.format(choice.name)] if same else []), *result.doubts, *more_doubts, *others, *replayed.doubts],
         assumptions=[
             *fleet.assumptions,
             ahead.note,
@@ -113,6 +116,7 @@ def rehearse(
         pool=pool_of(wanted, fleet),
         policy=_policy_of(choice, fleet),
         pre_inference=_pre_inference_of(ahead),
+        load_behind_percent=fleet.config.load_behind_percent,
         measured_from_ms=round(measured_from_ms, 3),
         histogram_edges_ms=histogram_edges_ms().tolist(),
         run=figures,

@@ -194,6 +194,7 @@ class Simulated(_Part, frozen=True, kw_only=True):
     pool: Pool
     policy: Policy
     pre_inference: PreInference | None
+    load_behind_percent: int | None
     measured_from_ms: float
     histogram_edges_ms: list[float]
     run: Figures

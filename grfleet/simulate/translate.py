@@ -72,7 +72,13 @@ def accelerator_of(named: str) -> AcceleratorProfile:
 
 
 def fleet_of(
-    wanted: Wanted, *, accelerator: AcceleratorProfile, layers: int | None, width: int | None, instances: int | None
+    wanted: Wanted,
+    *,
+    accelerator: AcceleratorProfile,
+    layers: int | None,
+    width: int | None,
+    instances: int | None,
+    load_behind_percent: int | None = None,
 ) -> Fleet:
     """Return the fleet of a pool.
 
@@ -82,6 +88,8 @@ def fleet_of(
         Of the model: HSTU layers, and what a token is wide between them.
     instances : int, optional
         Instead of what the pool says.
+    load_behind_percent : int, optional
+        Hits from which on a request takes default vectors for the rest; every request waits when absent.
 
     Raises
     ------
@@ -104,6 +112,11 @@ def fleet_of(
         assumptions.append(f"refill: {asked:.3g} % of the link is taken as {refill} %")
     if spec.memory.usable_bytes() and parse_quantity(spec.memory.ssd_bytes):
         assumptions.append("SSD: read at 6 GB/s")
+    if load_behind_percent is not None:
+        assumptions.append(
+            f"load-behind: requests of whose rows {load_behind_percent} % hit take default vectors for the rest; neither what"
+            " that costs in quality nor its share of the link is simulated"
+        )
     many = instances if instances is not None else _instances(wanted)
     try:
         config = FleetConfig(
@@ -116,6 +129,7 @@ def fleet_of(
             ssd_bytes=parse_quantity(spec.memory.ssd_bytes),
             reload_fixed_ms=accelerator.transfer_fixed_ms,
             refill_link_percent=refill,
+            load_behind_percent=load_behind_percent,
         )
     except ValueError as error:
         named, _, problem = str(error).partition(": ")

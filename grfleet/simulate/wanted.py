@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from crds.hbm_policy import HBMPolicy, HBMPolicySpec
+from crds.instance import GRInstance, PreInfer
 from crds.preinference_policy import PreInferencePolicy, PreInferencePolicySpec
 from crds.serving_pool import GRServingPool
 from grfleet.simulate.errors import BadInput
@@ -27,6 +28,8 @@ class Wanted:
         Where the policy of the split comes from, for people.
     pre_inference : PreInferencePolicySpec or None
         None where no file has the policy that the pool names.
+    capacity : tuple of PreInfer
+        Slots and bytes of the pool's instances, where the file has GRInstances to which the cluster gave some.
     notes : tuple of str
         What was left alone or filled in.
     """
@@ -36,6 +39,7 @@ class Wanted:
     hbm: HBMPolicySpec
     hbm_from: str
     pre_inference: PreInferencePolicySpec | None
+    capacity: tuple[PreInfer, ...]
     notes: tuple[str, ...]
 
     def field(self, path: str) -> str:
@@ -69,6 +73,7 @@ def wanted(pool_file: Path, *, name: str | None = None, hbm_file: Path | None = 
         hbm=hbm,
         hbm_from=hbm_from,
         pre_inference=pre_inference[0].spec if pre_inference else None,
+        capacity=_capacity(pool, manifests),
         notes=tuple(notes),
     )
 
@@ -103,6 +108,12 @@ def _pool(manifests: Manifests, name: str | None) -> GRServingPool:
     if len(chosen) != 1:
         raise BadInput(str(manifests.file), f"holds {len(chosen)} pools of the name {name}; there are {names}")
     return chosen[0]
+
+
+def _capacity(pool: GRServingPool, manifests: Manifests) -> tuple[PreInfer, ...]:
+    """What the pre-inference loop gave the instances of a pool; nothing of a moment at which nobody asked for prefixes."""
+    own = [each.spec.pre_infer for each in manifests.of(GRInstance) if each.spec.pool_ref == pool.metadata.name]
+    return tuple(each for each in own if each is not None and each.slots > 0 and each.bytes > 0)
 
 
 def _hbm(pool: GRServingPool, beside: Manifests, own: Manifests | None) -> tuple[HBMPolicySpec, str]:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from grfleet.durations import length_ms
 from grfleet.trace.reading import (
     Candidates,
     DisorderMs,
@@ -34,6 +35,17 @@ app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Event logs: check one, convert it into requests, generate some."
 )
 
+MOST_SECONDS = 900_000.0
+_RULES = (
+    "on_bad",
+    "max_skipped",
+    "disorder_ms",
+    "signal_window_ms",
+    "merge_ms",
+    "tokens_per_event",
+    "max_history_tokens",
+    "candidates",
+)
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")]
 PANEL = "Embedding rows; without any of the first three: fitted to the items that the log names"
 Exponent = Annotated[
@@ -77,6 +89,7 @@ PartOption = Annotated[PartName, typer.Option(help="Only one part, cut by time a
 
 @app.command()
 def check(
+    context: typer.Context,
     file: LogFile,
     on_bad: OnBadOption = OnBadLine.STOP,
     max_skipped: MaxSkipped = 1000,
@@ -91,6 +104,8 @@ def check(
     """Read an event log, or a file of requests, as a replay would, and say what is in it and what is wrong with it."""
     from simulator.traces import LogOptions, is_request_log, load_request_log, read_event_log
 
+    if is_request_log(file):
+        _no_rules(context, file)
     with refusals("trace check"):
         report = manifest = None
         if is_request_log(file):
@@ -169,8 +184,8 @@ def generate(
     regime: Annotated[RegimeName, typer.Argument(help="Which (docs/traces.md says what is real in each).")],
     out: Annotated[Path, typer.Option(help="File of requests to write; replaced if it is there.", dir_okay=False)],
     seed: Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")] = 1,
-    seconds: Annotated[float, typer.Option(min=1, max=1e6, help="Length.")] = 300.0,
-    per_second: Annotated[float, typer.Option(min=0.01, max=1e6, help="Mean rate of all instances together.")] = 640.0,
+    duration: Annotated[str, typer.Option(help="Length, from 1s to 250h.")] = "5m",
+    rate: Annotated[float, typer.Option(min=0.01, max=1e6, help="Requests a second of all instances together.")] = 640.0,
     instances: Annotated[int, typer.Option(min=1, max=4096, help="Copies of the recorded users side by side.")] = 32,
     arrivals: Annotated[ArrivalsName, typer.Option(help="Recording that gives the arrivals; `code` is bursty.")] = (
         ArrivalsName.CONVERSATION
@@ -187,17 +202,22 @@ def generate(
         Path | None, typer.Option(help="Folder of the public traces; default: those of the checkout.", file_okay=False)
     ] = None,
     as_json: AsJson = False,
+    seconds: Annotated[str | None, typer.Option(hidden=True)] = None,
+    per_second: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Make a workload: the same seed gives the same requests. Prints their figures; the manifest is in the file."""
     from simulator.traces import TraceError, save_request_log
     from simulator.workloads import Part, Traffic, burst, generated, steady, trend
 
+    _renamed(seconds, "--seconds", f"--duration {seconds}s")
+    _renamed(per_second, "--per-second", f"--rate {per_second}")
     _fits(regime, users=users, burst_strength=burst_strength, part=part)
+    duration_s = _seconds(duration)
     with refusals("trace generate"):
         traffic = Traffic(
             seed=seed,
-            duration_s=seconds,
-            requests_per_second=per_second,
+            duration_s=duration_s,
+            requests_per_second=rate,
             instances=instances,
             part=Part(part.value),
             arrivals=arrivals.value,
@@ -216,6 +236,31 @@ def generate(
         out.parent.mkdir(parents=True, exist_ok=True)
         save_request_log(out, log, manifest.to_json())
         _tell(described(log), None, as_json, manifest=manifest.to_json())
+
+
+def _no_rules(context: typer.Context, file: Path) -> None:
+    """Refuse rules of reading for a file that is not read by them."""
+    for option in _RULES:
+        source = context.get_parameter_source(option)
+        if source is not None and source.name == "COMMANDLINE":
+            named = "--" + option.replace("_", "-")
+            done = f"does nothing: {file} is a file of requests; rules had their turn when the log was converted"
+            raise typer.BadParameter(done, param_hint=named)
+
+
+def _renamed(value: str | None, old: str, new: str) -> None:
+    if value is not None:
+        raise typer.BadParameter(f"is called {new.split()[0]}, as in `grfleet simulate`: {new}", param_hint=old)
+
+
+def _seconds(duration: str) -> float:
+    try:
+        length_s = length_ms(duration) / 1e3
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--duration") from None
+    if not 1.0 <= length_s <= MOST_SECONDS:
+        raise typer.BadParameter(f"{duration} is not within 1s and 250h", param_hint="--duration")
+    return length_s
 
 
 def _fits(regime: RegimeName, *, users: int | None, burst_strength: float | None, part: PartName) -> None:

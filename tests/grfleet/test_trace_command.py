@@ -59,7 +59,7 @@ def test_bad_data_is_one_line_and_exit_code_1(log: Path, tmp_path: Path) -> None
         (trace("check", log, "--on-bad", "skip", "--max-skipped", "0"), "line 5, field time_ms"),
         (trace("convert", log, tmp_path / "file" / "out", "--on-bad", "skip"), str(tmp_path / "file")),
         (trace("generate", "steady", "--out", tmp_path / "out", "--traces", tmp_path), "mooncake_conversation.jsonl"),
-        (trace("generate", "steady", "--out", tmp_path / "out", "--seconds", "1000000", "--per-second", "1000000"), "requests"),
+        (trace("generate", "steady", "--out", tmp_path / "out", "--duration", "250h", "--rate", "1000000"), "requests"),
     ):
         assert (ended.exit_code, ended.output.count("\n")) == (1, 1), ended.output
         assert named in ended.output
@@ -113,7 +113,7 @@ def test_skipped_lines_are_counted_and_no_failure(log: Path) -> None:
 
 @pytest.mark.parametrize("regime", ["steady", "trend", "burst", "generated"])
 def test_the_same_seed_writes_the_same_bytes(regime: str, tmp_path: Path) -> None:
-    common = ("generate", regime, "--seconds", "30", "--per-second", "20", "--instances", "2", "--seed")
+    common = ("generate", regime, "--duration", "30s", "--rate", "20", "--instances", "2", "--seed")
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         assert trace(*common, seed, "--out", tmp_path / name).exit_code == 0
     a, b, c = ((tmp_path / name).read_bytes() for name in ("a", "b", "c"))

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from simulate_inputs import event_csv, hbm_policy, manifest, pool, regulars, requests_file, run
 
+from grfleet.durations import length_ms
 from grfleet.simulate.command import oracle, simulate
-from grfleet.simulate.durations import length_ms
 from simulator.oracle.parallel import WorkerLost
 
 MODEL = {"name": "ranker", "version": "7", "kvBytesPerToken": 16384, "embRowBytes": 512, "maxHistoryTokens": 4096}
