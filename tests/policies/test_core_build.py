@@ -108,7 +108,7 @@ def test_an_editable_install_puts_the_core_beside_its_source_and_an_edit_puts_it
     source = mine / PLACE / "split_core.c"
     source.write_text(source.read_text() + "\n/* edited */\n")
     assert asked(mine).startswith("False numpy the compiled core is of other source than this")
-    assert run(sys.executable, "-m", "policies.allocation.core.build", within=mine).stderr == ""
+    assert run(sys.executable, "-m", "policies.allocation.core", within=mine).stderr == ""
     assert asked(mine) == "True c None"
 
 

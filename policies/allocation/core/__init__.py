@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from policies.allocation.core import build
 from policies.allocation.model_file import Origin, TrainedModel
 from policies.allocation.types import Curve
 
@@ -58,15 +59,13 @@ def _core() -> Any:
 def _look() -> tuple[Any, str | None]:
     if os.environ.get(ENVIRONMENT) == "numpy":
         return None, f"{ENVIRONMENT}=numpy asks for numpy"
-    from policies.allocation.core import build  # here, so that `python -m policies.allocation.core.build` finds it not imported
-
     try:
         module = import_module(f"{__name__}.{build.MODULE}")
         made_from = module.ffi.string(module.lib.gr_source_digest()).decode()
         if made_from != build.source_digest():
-            return None, "the compiled core is of other source than this: python -m policies.allocation.core.build"
+            return None, "the compiled core is of other source than this: python -m policies.allocation.core"
     except (ImportError, AttributeError, OSError) as why:
-        return None, f"it is not compiled ({why}): python -m policies.allocation.core.build"
+        return None, f"it is not compiled ({why}): python -m policies.allocation.core"
     return module, None
 
 
@@ -148,7 +147,7 @@ class _Lane:
 
 
 def _bind() -> Callable[[Curve, Curve, Sequence[float], TrainedModel | None], Outcome | None]:
-    """Make `evaluate_one` with all it needs at hand: an agent decides from a cold cache, where look-ups cost a microsecond each."""
+    """Make `evaluate_one`, all it needs at hand: an agent decides from a cold cache, where each look-up costs a microsecond."""
     module = _core()
     if module is None:
         return lambda emb, kv, figures, model: None

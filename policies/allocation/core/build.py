@@ -1,4 +1,4 @@
-"""Compiles the decision core: `python -m policies.allocation.core.build`, and what installing grfleet calls.
+"""Compiles the decision core: what `python -m policies.allocation.core` and installing grfleet call.
 
 cffi writes the glue, the C compiler that this Python knows of makes one file of it (abi3: the same for every later Python). The
 file carries the digest of the source it was made from, so that one left over from older source is never used.
@@ -14,7 +14,9 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from contextlib import redirect_stdout
 from importlib import import_module
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +80,8 @@ def compile_core(into: Path = FOLDER) -> Path:
     into.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=into, prefix=".core-") as work:
         glue, made = Path(work) / f"{MODULE}.c", Path(work) / file_name()
-        builder.emit_c_code(str(glue))
+        with redirect_stdout(StringIO()):  # it tells what it writes
+            builder.emit_c_code(str(glue))
         shared = ("-bundle", "-undefined", "dynamic_lookup") if sys.platform == "darwin" else ("-shared",)
         digest = f'-DGR_SOURCE_DIGEST="{source_digest()}"'
         include = (f"-I{FOLDER}", f"-I{sysconfig.get_path('include')}")
@@ -109,8 +112,13 @@ def _run(command: list[str]) -> None:
         raise CannotCompile(f"the C compiler refused:\n{done.stderr[-2000:]}")
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Compile the core beside its source and print where it lies, or say why not."""
     try:
         sys.stdout.write(f"{compile_core()}\n")
     except CannotCompile as why:
         sys.exit(f"not compiled: {why}")
+
+
+if __name__ == "__main__":  # by its path too, without the packages that the rest of grfleet needs
+    main()
