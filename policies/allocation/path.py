@@ -159,8 +159,8 @@ def evaluate(rows: PathRows, model: TrainedModel | None) -> PathResults:
     return PathResults(anchor, anchor_p99, smoothed, here, guest)
 
 
-def evaluate_one(emb: Curve, kv: Curve, figures: Sequence[float], model: TrainedModel | None) -> Outcome:
-    """Evaluate the path for one instance, as `evaluate` would: without its arrays where it is compiled, for they take longer.
+def evaluate_one_numpy(emb: Curve, kv: Curve, figures: Sequence[float], model: TrainedModel | None) -> Outcome:
+    """Evaluate the path for one instance with numpy.
 
     Parameters
     ----------
@@ -172,9 +172,6 @@ def evaluate_one(emb: Curve, kv: Curve, figures: Sequence[float], model: Trained
     ValueError
         If the pool does not hold two granules.
     """
-    made = core.evaluate_one(emb, kv, figures, model)
-    if made is not None:
-        return made
     row = PathRows(
         emb.capacity_bytes[None],
         emb.miss_ratio[None],
@@ -190,6 +187,10 @@ def evaluate_one(emb: Curve, kv: Curve, figures: Sequence[float], model: Trained
     else:
         columns += [said.outlier, said.action, said.emb_bytes, said.clamped, said.p99_ms, said.smoothed_p99_ms]
     return Outcome(*(float(column[0]) for column in columns))
+
+
+evaluate_one = core.bind(evaluate_one_numpy)
+"""As `evaluate_one_numpy`, compiled where it can be, and then without arrays, which would take longer than the rest."""
 
 
 def evaluate_numpy(rows: PathRows, model: TrainedModel | None) -> PathResults:

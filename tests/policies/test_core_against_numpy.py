@@ -24,6 +24,7 @@ pytestmark = pytest.mark.skipif(not core.available(), reason=f"no compiled core:
 T = TypeVar("T")
 GRANULE = 64 << 20
 NAMES = ("anchor_emb_bytes", "anchor_p99_ms", "smoothed_emb_bytes", "current_p99_ms")
+DECLINED = core.Outcome(*[math.nan] * len(core.Outcome._fields))
 GUEST_NAMES = ("action", "emb_bytes", "p99_ms", "smoothed_p99_ms")
 
 
@@ -196,9 +197,11 @@ def test_nothing_is_read_beyond_its_end() -> None:
         with pytest.raises(ValueError, match="as many miss ratios as capacities"):
             replace(good, packed_miss_ratio=wrong)
     figures = [16.0 * GIB, GRANULE, 8.0 * GIB, 5.0, 95.0] + [0.5] * (len(Figure) - 5)
-    assert core.evaluate_one(good, good, figures, None) is not None
-    assert core.evaluate_one(good, good, figures[:-1], None) is None
-    assert core.evaluate_one(good, good, [*figures, 1.0], None) is None
+    one = core.bind(lambda emb, kv, figures, model: DECLINED)
+    assert one(good, good, figures, None) is not DECLINED
+    assert one(good, good, figures[:-1], None) is DECLINED
+    assert one(good, good, [*figures, 1.0], None) is DECLINED
+    assert one(good, good, [math.nan, *figures[1:]], None) is DECLINED
 
 
 def test_threads_with_models_of_their_own_do_not_disturb_each_other() -> None:

@@ -134,6 +134,9 @@ class Outcome(NamedTuple):
     smoothed_p99_ms: float
 
 
+One = Callable[[Curve, Curve, Sequence[float], TrainedModel | None], Outcome]
+
+
 class _Lane:
     """Memory for the results of one row, with its pointers: one for each thread that is inside at the same time."""
 
@@ -146,19 +149,22 @@ class _Lane:
         self.features = ffi.new("float[]", lib.GR_FEATURES)
 
 
-def _bind() -> Callable[[Curve, Curve, Sequence[float], TrainedModel | None], Outcome | None]:
-    """Make `evaluate_one`, all it needs at hand: an agent decides from a cold cache, where each look-up costs a microsecond."""
+def bind(fallback: One) -> One:
+    """Make `path.evaluate_one`, which makes nothing but its outcome, and asks `fallback` where there is no core or it declines.
+
+    All it needs is bound to it, and it is one call deep: an agent decides from a cold cache, where look-ups cost microseconds.
+    """
     module = _core()
     if module is None:
-        return lambda emb, kv, figures, model: None
+        return fallback
     ffi, call, figures_expected = module.ffi, module.lib.gr_evaluate, module.lib.GR_FIGURES
     free, new = [_Lane(ffi, module.lib)], tuple.__new__
     held: tuple[TrainedModel | None, Any] = (None, ffi.NULL)
 
-    def one(emb: Curve, kv: Curve, figures: Sequence[float], model: TrainedModel | None) -> Outcome | None:
+    def one(emb: Curve, kv: Curve, figures: Sequence[float], model: TrainedModel | None) -> Outcome:
         nonlocal held
         if len(figures) != figures_expected:
-            return None
+            return fallback(emb, kv, figures, model)
         mine = held
         if mine[0] is not model:
             mine = held = (model, ffi.NULL if model is None else _packed(model))
@@ -182,7 +188,7 @@ def _bind() -> Callable[[Curve, Curve, Sequence[float], TrainedModel | None], Ou
         )
         outcome = new(Outcome, lane.tolist())
         free.append(lane)
-        return outcome if done == 1 else None
+        return outcome if done == 1 else fallback(emb, kv, figures, model)
 
     return one
 
@@ -230,7 +236,3 @@ def count(table: AccessTable, keys: NDArray[np.uint64], t_ms: NDArray[np.float64
         ffi.from_buffer("double[]", squares),
     )
     return binned, squares
-
-
-evaluate_one = _bind()
-"""Evaluate one row (arguments as in `path.evaluate_one`) without arrays: only the outcome is made. None as in `evaluate`."""
