@@ -6,18 +6,15 @@ what a killed process left behind is removed.
 
 import asyncio
 import contextlib
-import os
-import socket
-import stat
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from contract.sockets import CannotListen, is_answered, owner_only
 
-class CannotListen(Exception):
-    """The address cannot be served on; the message says why and what would be accepted."""
+__all__ = ["CannotListen", "listening"]
 
 
 @contextlib.asynccontextmanager
@@ -59,35 +56,7 @@ async def _open(runner: web.BaseRunner, url: str) -> str:
 
 
 async def _listen_on_path(runner: web.BaseRunner, path: Path) -> None:
-    if await asyncio.to_thread(_is_answered, path):
+    if await asyncio.to_thread(is_answered, path):
         raise CannotListen(f"unix:{path}: another process answers there; stop it or choose another path")
-    with _owner_only():
+    with owner_only():
         await web.UnixSite(runner, str(path)).start()  # replaces a socket that nobody answers
-
-
-def _is_answered(path: Path) -> bool:
-    """Say whether somebody accepts connections there."""
-    try:
-        if not stat.S_ISSOCK(path.stat().st_mode):
-            return False  # binding refuses to replace a file that is no socket
-    except FileNotFoundError:
-        return False
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            return False
-        except TimeoutError:
-            return True  # a full backlog: alive and busy
-    return True
-
-
-@contextlib.contextmanager
-def _owner_only() -> Iterator[None]:
-    """Create files with mode 0600 inside the block, so that there is no moment at which others could connect."""
-    before = os.umask(0o177)
-    try:
-        yield
-    finally:
-        os.umask(before)

@@ -1,9 +1,10 @@
 """The last decisions of an agent, with what they saw and why, in a bounded ring that readers follow by sequence number.
 
-The inputs stay typed until somebody asks: they hold whole miss-ratio curves, and most records are never read.
+Records are kept packed: they hold whole miss-ratio curves, there are a thousand of them, and most are never read.
 """
 
 from collections import deque
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -14,18 +15,22 @@ PAGE = 400
 """Most records of one answer, so that it stays below the size that clients accept."""
 
 
+_PACK = msgspec.msgpack.Encoder()
+
+
 class DecisionRing:
     """Keeps the newest `capacity` records; sequence numbers start at 1 and are never reused in one process."""
 
     def __init__(self, *, capacity: int = MAX_DECISIONS) -> None:
-        self._records: deque[tuple[DecisionRecord, msgspec.Struct | None]] = deque(maxlen=capacity)
+        self._records: deque[tuple[bytes, type[msgspec.Struct] | None, bytes]] = deque(maxlen=capacity)
         self.last_sequence = 0
 
     def append(self, record: DecisionRecord, inputs: msgspec.Struct | None = None) -> DecisionRecord:
         """Number a record, keep it with its typed inputs, and return it without them."""
         self.last_sequence += 1
         numbered = msgspec.structs.replace(record, sequence=self.last_sequence)
-        self._records.append((numbered, inputs))
+        kind = type(inputs) if inputs is not None else None
+        self._records.append((_PACK.encode(numbered), kind, _PACK.encode(inputs) if inputs is not None else b""))
         return numbered
 
     def after(self, sequence: int, *, limit: int = PAGE) -> DecisionsAnswer:
@@ -35,20 +40,18 @@ class DecisionRing:
         """
         if sequence > self.last_sequence:
             sequence = 0
-        page: list[DecisionRecord] = []
-        for record, inputs in self._records:
-            if len(page) >= min(limit, PAGE):
-                break
-            if record.sequence > sequence:
-                page.append(_with_inputs(record, inputs))
+        oldest = self.last_sequence - len(self._records) + 1
+        first = max(sequence + 1 - oldest, 0)
+        page = [_unpacked(*kept) for kept in islice(self._records, first, first + min(limit, PAGE))]
         return DecisionsAnswer(decisions=page, next=page[-1].sequence if page else sequence)
 
     def __len__(self) -> int:
         return len(self._records)
 
 
-def _with_inputs(record: DecisionRecord, inputs: msgspec.Struct | None) -> DecisionRecord:
-    if inputs is None:
+def _unpacked(packed: bytes, kind: type[msgspec.Struct] | None, inputs: bytes) -> DecisionRecord:
+    record = msgspec.msgpack.decode(packed, type=DecisionRecord)
+    if kind is None:
         return record
-    typed: dict[str, Any] = msgspec.to_builtins(inputs)
+    typed: dict[str, Any] = msgspec.to_builtins(msgspec.msgpack.decode(inputs, type=kind))
     return msgspec.structs.replace(record, inputs=record.inputs | typed)

@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from aiohttp import web
-
-from contract.listening import CannotListen, listening
+from contract.sockets import CannotListen
 from dataplane.agent import logs
 from dataplane.agent.engine_link import EngineLink
+from dataplane.agent.http_server import serving
 from dataplane.agent.intent import IntentBook
 from dataplane.agent.loop import Agent
-from dataplane.agent.server import application
+from dataplane.agent.server import route_of
 
 KEY_BYTES = 32
 log = logging.getLogger("grfleet.agent")
@@ -85,9 +84,8 @@ async def _serve(settings: Settings, *, key: bytes | None, token: str | None) ->
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    runner = web.AppRunner(application(agent), access_log=None, shutdown_timeout=0.5, handler_cancellation=True)
     try:
-        async with engine, listening(runner, settings.listen) as address:
+        async with engine, serving(route_of(agent), settings.listen) as address:
             gc.freeze()
             sys.stdout.write(json.dumps({"listen": address, "pid": os.getpid()}) + "\n")
             sys.stdout.flush()

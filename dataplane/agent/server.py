@@ -6,9 +6,9 @@ bytes of a model by `ModelShelf`, which takes only what such an intent names.
 
 import re
 from typing import Protocol
+from urllib.parse import parse_qs
 
 import msgspec
-from aiohttp import web
 
 from contract.agent import (
     MAX_DECISIONS,
@@ -25,8 +25,10 @@ from contract.agent import (
     ModelAnswer,
     ModelStatus,
 )
+from dataplane.agent.http_server import Answer, Handler, Request, Route
 
 MAX_INTENT_BYTES = 64 * 1024
+_MODELS = f"{PREFIX}/model/"
 _HTTP_STATUS = {
     IntentStatus.ACCEPTED: 200,
     IntentStatus.UNCHANGED: 200,
@@ -68,92 +70,99 @@ class AgentFace(Protocol):
     def unready(self) -> list[str]: ...
 
 
-def application(face: AgentFace) -> web.Application:
-    """Return the aiohttp application of one agent."""
+def route_of(face: AgentFace) -> Route:
+    """Return the routes of one agent, for `http_server.serving`."""
 
-    async def put_intent(request: web.Request) -> web.Response:
-        try:
-            intent = msgspec.json.decode(await request.read(), type=Intent)
-        except web.HTTPRequestEntityTooLarge:
+    async def put_intent(request: Request) -> Answer:
+        if request.body is None:
             return _json(face.invalid_intent(f"body: larger than {MAX_INTENT_BYTES} bytes"), status=400)
+        try:
+            intent = msgspec.json.decode(request.body, type=Intent)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             return _json(face.invalid_intent(f"body: {error}"), status=400)
         answer = face.offer_intent(intent)
         return _json(answer, status=_HTTP_STATUS[answer.status])
 
-    async def put_model(request: web.Request) -> web.Response:
-        digest = request.match_info["sha256"]
+    def unwanted_model(request: Request) -> Answer | None:
+        digest = request.path.rpartition("/")[2]
         if not _DIGEST.fullmatch(digest):
-            return web.json_response({"reason": "sha256: 64 lower-case hexadecimal digits"}, status=404)
+            return _refused("sha256: 64 lower-case hexadecimal digits", status=404)
         answer = face.unwanted_model(digest)  # before a byte of it is read
-        if answer is None:
-            answer = face.offer_model(digest, await _bounded(request, MAX_MODEL_BYTES))
+        return _json(answer, status=_HTTP_STATUS_OF_MODEL[answer.status]) if answer is not None else None
+
+    async def put_model(request: Request) -> Answer:
+        answer = face.offer_model(request.path.rpartition("/")[2], request.body)
         return _json(answer, status=_HTTP_STATUS_OF_MODEL[answer.status])
 
-    async def get_status(_: web.Request) -> web.Response:
+    async def get_status(_: Request) -> Answer:
         return _json(face.status())
 
-    async def get_decisions(request: web.Request) -> web.Response:
+    async def get_decisions(request: Request) -> Answer:
         try:
-            after = int(request.query.get("after", "0"))
-            limit = int(request.query.get("limit", str(MAX_DECISIONS)))
+            after, limit = _whole_numbers(request, after=0, limit=MAX_DECISIONS)
         except ValueError:
-            return web.json_response({"reason": "after and limit: whole numbers are needed"}, status=400)
+            return _refused("after and limit: whole numbers are needed")
         if after < 0 or not 1 <= limit <= MAX_DECISIONS:
-            return web.json_response({"reason": f"after: 0 or more; limit: 1 to {MAX_DECISIONS}"}, status=400)
+            return _refused(f"after: 0 or more; limit: 1 to {MAX_DECISIONS}")
         return _json(face.decisions_after(after, limit=limit))
 
-    async def get_idle(request: web.Request) -> web.Response:
+    async def get_idle(request: Request) -> Answer:
         try:
-            after = int(request.query.get("afterSeconds", "2"))
-            deadline = int(request.query.get("deadlineSeconds", "60"))
+            after, deadline = _whole_numbers(request, afterSeconds=2, deadlineSeconds=60)
         except ValueError:
-            return web.json_response({"reason": "afterSeconds and deadlineSeconds: whole numbers are needed"}, status=400)
+            return _refused("afterSeconds and deadlineSeconds: whole numbers are needed")
         if not (0 <= after <= MAX_IDLE_AFTER_SECONDS and 0 <= deadline <= MAX_IDLE_DEADLINE_SECONDS):
             bounds = f"afterSeconds: 0 to {MAX_IDLE_AFTER_SECONDS}; deadlineSeconds: 0 to {MAX_IDLE_DEADLINE_SECONDS}"
-            return web.json_response({"reason": bounds}, status=400)
+            return _refused(bounds)
         answer = await face.idle(after_s=after, deadline_s=deadline)
-        if answer is None:
-            return web.json_response({"reason": "too many callers wait already"}, status=503)
-        return _json(answer)
+        return _refused("too many callers wait already", status=503) if answer is None else _json(answer)
 
-    async def get_metrics(_: web.Request) -> web.Response:
-        return web.Response(body=face.metrics_text(), headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"})
+    async def get_metrics(_: Request) -> Answer:
+        return Answer(200, face.metrics_text(), "text/plain; version=0.0.4; charset=utf-8")
 
-    async def get_health(_: web.Request) -> web.Response:
+    async def get_health(_: Request) -> Answer:
         return _verdict(face.unhealthy())
 
-    async def get_ready(_: web.Request) -> web.Response:
+    async def get_ready(_: Request) -> Answer:
         return _verdict(face.unready())
 
-    app = web.Application(client_max_size=MAX_INTENT_BYTES)
-    app.router.add_put(f"{PREFIX}/intent", put_intent)
-    app.router.add_put(f"{PREFIX}/model/{{sha256}}", put_model)
-    app.router.add_get(f"{PREFIX}/status", get_status)
-    app.router.add_get(f"{PREFIX}/decisions", get_decisions)
-    app.router.add_get(f"{PREFIX}/idle", get_idle)
+    getters = {
+        f"{PREFIX}/status": get_status,
+        f"{PREFIX}/decisions": get_decisions,
+        f"{PREFIX}/idle": get_idle,
+    }
     for prefix in (PREFIX, ""):
-        app.router.add_get(f"{prefix}/metrics", get_metrics)
-        app.router.add_get(f"{prefix}/healthz", get_health)
-        app.router.add_get(f"{prefix}/readyz", get_ready)
-    return app
+        getters |= {f"{prefix}/metrics": get_metrics, f"{prefix}/healthz": get_health, f"{prefix}/readyz": get_ready}
+    handlers = {("GET", path): Handler(answer) for path, answer in getters.items()}
+    handlers |= {("HEAD", path): handler for (_, path), handler in handlers.items()}
+    handlers["PUT", f"{PREFIX}/intent"] = Handler(put_intent, MAX_INTENT_BYTES)
+    models = Handler(put_model, MAX_MODEL_BYTES, unwanted_model)
+    paths = {path for _, path in handlers}
+
+    def route(method: str, path: str) -> Handler | Answer:
+        if path.startswith(_MODELS):
+            return models if method == "PUT" else _refused("method: PUT is needed", status=405)
+        found = handlers.get((method, path))
+        if found is not None:
+            return found
+        return _refused("method: another one is needed", status=405) if path in paths else _refused("no such path", status=404)
+
+    return route
 
 
-async def _bounded(request: web.Request, limit_bytes: int) -> bytes | None:
-    """The body, or None as soon as it is larger; the limit of the application is that of an intent."""
-    if (request.content_length or 0) > limit_bytes:
-        return None
-    body = bytearray()
-    async for chunk in request.content.iter_any():
-        body += chunk
-        if len(body) > limit_bytes:
-            return None
-    return bytes(body)
+def _whole_numbers(request: Request, **defaults: int) -> tuple[int, ...]:
+    """The values of query parameters; ValueError when one is no whole number."""
+    given = parse_qs(request.query, keep_blank_values=True, max_num_fields=16)
+    return tuple(int(given[name][0]) if name in given else default for name, default in defaults.items())
 
 
-def _json(body: msgspec.Struct, *, status: int = 200) -> web.Response:
-    return web.Response(body=msgspec.json.encode(body), status=status, content_type="application/json")
+def _json(body: msgspec.Struct, *, status: int = 200) -> Answer:
+    return Answer(status, msgspec.json.encode(body))
 
 
-def _verdict(reasons: list[str]) -> web.Response:
-    return web.json_response({"ok": not reasons, "reasons": reasons}, status=503 if reasons else 200)
+def _refused(reason: str, *, status: int = 400) -> Answer:
+    return Answer(status, msgspec.json.encode({"reason": reason}))
+
+
+def _verdict(reasons: list[str]) -> Answer:
+    return Answer(503 if reasons else 200, msgspec.json.encode({"ok": not reasons, "reasons": reasons}))

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 import httpx
 import msgspec
 import pytest
-from aiohttp import web
 from dataplane_world import World
 
 from contract.agent import IdleAnswer, IdleReason
+from dataplane.agent.http_server import serving
 from dataplane.agent.idle import MAX_WAITERS
-from dataplane.agent.server import application
+from dataplane.agent.server import route_of
 
 
 async def test_the_engine_is_told_to_drain_once_and_the_status_says_so(world: World) -> None:
@@ -246,11 +246,8 @@ def waiting_callers(world: World) -> int:
 
 @pytest.fixture
 async def served(world: World) -> AsyncIterator[tuple[World, str]]:
-    runner = web.AppRunner(application(world.agent), access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    yield world, f"http://127.0.0.1:{runner.addresses[0][1]}/agent/v1/idle"
-    await runner.cleanup()
+    async with serving(route_of(world.agent), "http://127.0.0.1:0") as url:
+        yield world, f"{url}/agent/v1/idle"
 
 
 async def test_over_http_the_answer_is_200_whatever_ended_the_wait(served: tuple[World, str]) -> None:

@@ -8,7 +8,6 @@ import httpx
 import msgspec
 import numpy as np
 import pytest
-from aiohttp import web
 from dataplane_world import World
 from example_models import model_bytes
 from hypothesis import given
@@ -17,7 +16,8 @@ from hypothesis import strategies as st
 from contract import agent
 from contract.agent import MAX_MODEL_BYTES, ModelAnswer, ModelStatus
 from contract.agent_client import AgentClient
-from dataplane.agent.server import application
+from dataplane.agent.http_server import serving
+from dataplane.agent.server import route_of
 from policies.allocation.features import FEATURES
 from policies.allocation.model_file import SHAPES, digest_of
 
@@ -175,12 +175,8 @@ def test_a_restarted_agent_holds_nothing() -> None:
 @pytest.fixture
 async def served():  # type: ignore[no-untyped-def]  # an async generator; the type is longer than it helps
     world = World()
-    runner = web.AppRunner(application(world.agent), access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    host, port = runner.addresses[0][:2]
-    yield world, f"http://{host}:{port}"
-    await runner.cleanup()
+    async with serving(route_of(world.agent), "http://127.0.0.1:0") as url:
+        yield world, url
 
 
 async def test_the_client_hands_over_a_model_and_reads_every_verdict(served: tuple[World, str]) -> None:

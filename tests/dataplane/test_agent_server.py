@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator
 import httpx
 import msgspec
 import pytest
-from aiohttp import web
 
 from contract import agent
 from contract.agent import AgentStatus, DecisionRecord, DecisionsAnswer, EngineReport, Intent, IntentAnswer, IntentStatus
 from contract.agent_client import AgentClient
 from dataplane.agent.decisions import PAGE, DecisionRing
-from dataplane.agent.server import MAX_INTENT_BYTES, application
+from dataplane.agent.http_server import serving
+from dataplane.agent.server import MAX_INTENT_BYTES, route_of
 
 
 class CannedFace:
@@ -59,12 +59,8 @@ def record() -> DecisionRecord:
 @pytest.fixture
 async def served() -> AsyncIterator[tuple[CannedFace, str]]:
     face = CannedFace()
-    runner = web.AppRunner(application(face), access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    host, port = runner.addresses[0][:2]
-    yield face, f"http://{host}:{port}"
-    await runner.cleanup()
+    async with serving(route_of(face), "http://127.0.0.1:0") as url:
+        yield face, url
 
 
 @pytest.mark.parametrize("verdict", list(IntentStatus))

@@ -1,0 +1,189 @@
+"""The agent's HTTP server against callers that are slow, odd or hostile, byte by byte."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contract.sockets import CannotListen
+from dataplane.agent import http_server
+from dataplane.agent.http_server import Answer, Handler, Request, serving
+
+
+class Face:
+    """Answers what it got; `/wait` waits until it is cancelled."""
+
+    def __init__(self) -> None:
+        self.cancelled = self.answered = 0
+
+    def route(self, method: str, path: str) -> Handler | Answer:
+        if path == "/wait":
+            return Handler(self.wait)
+        if path == "/bad":
+            return Handler(self.bad)
+        if path in ("/x", "/early"):
+            early = (lambda _: Answer(409, b"unwanted")) if path == "/early" else None
+            return Handler(self.echo, 1000, early)
+        return Answer(404, b"no such path")
+
+    async def echo(self, request: Request) -> Answer:
+        self.answered += 1
+        return Answer(413, b"too much") if request.body is None else Answer(200, request.body + request.query.encode())
+
+    async def bad(self, _: Request) -> Answer:
+        raise RuntimeError("a fault")
+
+    async def wait(self, _: Request) -> Answer:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return Answer(200, b"")
+
+
+@pytest.fixture
+async def face(tmp_path: Path) -> AsyncIterator[Face]:
+    found = Face()
+    async with serving(found.route, f"unix:{tmp_path}/s"):
+        yield found
+
+
+async def say(folder: Path, *parts: bytes, wait: bool = True) -> bytes:
+    """Send parts and return all that comes back until the server hangs up, or nothing more does."""
+    reader, writer = await asyncio.open_unix_connection(folder / "s")
+    try:
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(0)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.2 if wait else 0.0):
+                return await reader.read(1 << 20)
+        return await reader.read(reader._buffer.__len__()) if reader._buffer else b""  # type: ignore[attr-defined]  # all so far
+    finally:
+        writer.close()
+
+
+GET = b"GET /x?q HTTP/1.1\r\nhost: a\r\n\r\n"
+
+
+async def test_two_requests_at_once_are_answered_in_order_on_one_connection(face: Face, tmp_path: Path) -> None:
+    second = b"PUT /x?2 HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\nconnection: close\r\n\r\nhi"
+    said = await say(tmp_path, GET + second)
+    assert said.index(b"\r\n\r\nq") < said.index(b"\r\n\r\nhi2")
+
+
+async def test_a_request_may_come_byte_by_byte(face: Face, tmp_path: Path) -> None:
+    request = b"PUT /x HTTP/1.1\r\nhost: a\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n"
+    assert (await say(tmp_path, *(request[i : i + 1] for i in range(len(request))))).endswith(b"\r\n\r\nhi")
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"nonsense\r\n\r\n", b"400"),
+        (b"GET /x HTTP/1.1\r\n\r\n", b"400"),  # no host
+        (b"GET /x HTTP/1.1\r\nhost: a\r\nx: " + b"y" * 20_000, b"431"),
+        (b"PUT /x HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n", b"400"),
+        (b"PUT /x HTTP/1.1\r\nhost: a\r\ncontent-length: -4\r\n\r\n", b"400"),
+        (b"PUT /x HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", b"400"),
+        (b"PUT /x HTTP/1.1\r\nhost: a\r\ncontent-length: 5000\r\n\r\n" + b"z" * 5000, b"413"),
+        (b"PUT /early HTTP/1.1\r\nhost: a\r\ncontent-length: 500\r\n\r\n", b"409"),
+        (b"GET /elsewhere HTTP/1.1\r\nhost: a\r\n\r\n", b"404"),
+        (b"GET /bad HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n", b"500"),
+    ],
+)
+async def test_what_cannot_be_answered_gets_a_status_and_the_server_goes_on(
+    face: Face, tmp_path: Path, request_bytes: bytes, status: bytes
+) -> None:
+    assert (await say(tmp_path, request_bytes))[9:12] == status
+    assert b"200" in await say(tmp_path, GET)
+
+
+async def test_a_head_has_no_body_and_the_connection_goes_on(face: Face, tmp_path: Path) -> None:
+    said = await say(tmp_path, b"HEAD /x?q HTTP/1.1\r\nhost: a\r\n\r\n" + GET)
+    assert said.count(b"HTTP/1.1 200") == 2
+    assert said.count(b"\r\n\r\nq") == 1
+
+
+async def test_who_asks_before_sending_a_body_is_told_to_go_on(face: Face, tmp_path: Path) -> None:
+    head = b"PUT /x HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\nexpect: 100-continue\r\nconnection: close\r\n\r\n"
+    reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
+    writer.write(head)
+    assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 2)).startswith(b"HTTP/1.1 100")
+    writer.write(b"hi")
+    assert (await asyncio.wait_for(reader.read(), 2)).endswith(b"hi")
+    writer.close()
+
+
+async def test_whoever_goes_away_is_waited_for_no_longer(face: Face, tmp_path: Path) -> None:
+    await say(tmp_path, b"GET /wait HTTP/1.1\r\nhost: a\r\n\r\n")
+    for _ in range(100):
+        if face.cancelled:
+            break
+        await asyncio.sleep(0.01)
+    assert face.cancelled == 1
+
+
+async def test_nobody_sends_ahead_without_end_while_an_answer_is_waited_for(face: Face, tmp_path: Path) -> None:
+    said = await say(tmp_path, b"GET /wait HTTP/1.1\r\nhost: a\r\n\r\n", b"x" * (2 * http_server.MAX_AHEAD_BYTES))
+    assert said == b""
+    for _ in range(100):
+        if face.cancelled:
+            break
+        await asyncio.sleep(0.01)
+    assert face.cancelled == 1
+
+
+async def test_silent_callers_are_hung_up_on_and_too_many_are_turned_away(
+    face: Face, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(http_server, "IDLE_SECONDS", 0.1)
+    monkeypatch.setattr(http_server, "REQUEST_SECONDS", 0.1)
+    first = await asyncio.open_unix_connection(tmp_path / "s")
+    second = await asyncio.open_unix_connection(tmp_path / "s")
+    second[1].write(b"PUT /x HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhi")
+    await asyncio.sleep(0.02)
+    with contextlib.suppress(ConnectionError):
+        assert await say(tmp_path, GET) == b""
+    assert await asyncio.wait_for(first[0].read(), 2) == b""
+    assert await asyncio.wait_for(second[0].read(), 2) == b""
+    assert b"200" in await say(tmp_path, GET)
+    for _, writer in (first, second):
+        writer.close()
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "http://", "http://127.0.0.1:99999", "unix:/nowhere/at/all"])
+async def test_an_address_that_cannot_be_served_on_is_refused_with_what_to_write(url: str) -> None:
+    with pytest.raises(CannotListen):
+        async with serving(Face().route, url):
+            pass
+
+
+async def test_a_living_servers_socket_is_not_taken_away_and_it_is_its_owners(face: Face, tmp_path: Path) -> None:
+    assert (tmp_path / "s").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(CannotListen, match="another process answers"):
+        async with serving(Face().route, f"unix:{tmp_path}/s"):
+            pass
+    assert b"200" in await say(tmp_path, GET)
+
+
+@given(noise=st.binary(max_size=300), cut=st.integers(0, 300))
+@settings(deadline=None, max_examples=100)
+def test_no_bytes_bring_it_down(tmp_path_factory: pytest.TempPathFactory, noise: bytes, cut: int) -> None:
+    async def go() -> None:
+        folder = tmp_path_factory.mktemp("h")
+        async with serving(Face().route, f"unix:{folder}/s"):
+            for start in (b"", b"PUT /x HTTP/1.1\r\n", b"PUT /x HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"):
+                whole = start + noise
+                with contextlib.suppress(ConnectionError):
+                    await say(folder, whole[:cut], whole[cut:], wait=False)
+            assert b"200" in await say(folder, GET.replace(b"host: a", b"host: a\r\nconnection: close"))
+
+    asyncio.run(go())
