@@ -128,8 +128,15 @@ def _by_instance(instance: NDArray[np.uint16], instances: int) -> tuple[NDArray[
 
 def requests_of(log: RequestLog, placement: Placement, *, new: Callable[..., NDArray[Any]] = np.zeros) -> Requests:
     """Return all requests, those of each instance behind those of the one before, and `new` columns for the outcome."""
-    count = len(log)
-    requests = Requests(
+    requests = empty_requests(len(log), new=new)
+    columns = (log.arrival_ms, log.user, log.history_tokens, log.candidates, log.law)
+    gather(placement.first[:-1].copy(), placement.instance, placement.local_user, *columns, requests)
+    return requests
+
+
+def empty_requests(count: int, *, new: Callable[..., NDArray[Any]] = np.zeros) -> Requests:
+    """Return columns for so many requests; those of the outcome are made by `new`. Nothing takes memory before it is written."""
+    return Requests(
         arrival_ms=np.empty(count),
         user=np.empty(count, dtype=np.int32),
         history=np.empty(count, dtype=np.int32),
@@ -143,9 +150,6 @@ def requests_of(log: RequestLog, placement: Placement, *, new: Callable[..., NDA
         rows_asked=new(count, dtype=np.int32),
         rows_missed=new(count, dtype=np.int32),
     )
-    columns = (log.arrival_ms, log.user, log.history_tokens, log.candidates, log.law)
-    gather(placement.first[:-1].copy(), placement.instance, placement.local_user, *columns, requests)
-    return requests
 
 
 def constants_of(config: FleetConfig, log: RequestLog, tables: LawTables, level: Level, *, watched: bool) -> NDArray[np.int64]:
@@ -175,12 +179,41 @@ def instance_of(
     seed: int,
 ) -> Instance:
     """Return one instance before its first request: rows in the steady state of its first law, users as given."""
-    mine, own_seed = slice(placement.first[number], placement.first[number + 1]), _seed_of(seed, number)
+    mine = slice(placement.first[number], placement.first[number + 1])
     columns: list[Any] = [column[mine] for column in requests]
-    requests = Requests(*columns)
+    made = fresh_instance(
+        number,
+        config=config,
+        requests=Requests(*columns),
+        users=placement.users_of[number],
+        law=int(requests.law[mine.start]) if mine.stop > mine.start else 0,
+        tables=tables,
+        fleet=fleet,
+        seed=seed,
+    )
+    warm_users(fleet, made.ints, made.users, *placement.warm[number])
+    return made
+
+
+def fresh_instance(
+    number: int,
+    *,
+    config: FleetConfig,
+    requests: Requests,
+    users: int,
+    law: int,
+    tables: LawTables,
+    fleet: NDArray[np.int64],
+    seed: int,
+    cold: bool = False,
+) -> Instance:
+    """Return one instance that nobody has asked yet, with room for so many users.
+
+    Its rows are in the steady state of a law, or nowhere when it is cold.
+    """
+    own_seed = _seed_of(seed, number)
     ints, floats = np.zeros(state.INTS, dtype=np.int64), np.zeros(state.FLOATS)
-    first = int(requests.law[0]) if len(requests.law) else 0
-    users, rows = _empty_users(placement.users_of[number]), _empty_rows(config, tables, fleet)
+    of_users, rows = _empty_users(users), _empty_rows(config, tables, fleet)
     ints[state.KV_LIMIT] = config.pool_bytes - config.first_emb_bytes
     ints[state.HOST_LIMIT], ints[state.SSD_LIMIT] = config.host_bytes, config.ssd_bytes
     ints[state.KNOWN_LAW] = ints[state.KNOWN_USED] = -1
@@ -188,22 +221,23 @@ def instance_of(
     most_cells = config.pool_bytes // int(fleet[state.CELL_BYTES])
     ints[state.GHOST_LIMIT] = min(most_cells, tables.cells)
     ints[state.EMB_TARGET] = config.first_emb_bytes
-    if fleet[state.MODE] == state.NO_ROWS:
-        group = int(tables.laws.ints[first, state.GROUP])
-        rows.window[group], rows.window_law[group] = tables.laws.window[-1], first
+    if fleet[state.MODE] == state.NO_ROWS and not cold:
+        group = int(tables.laws.ints[law, state.GROUP])
+        rows.window[group], rows.window_law[group] = tables.laws.window[-1], law
         rows.oldest[group] = -tables.laws.window[-1]
     set_emb_limit(fleet, ints, floats, rows, tables.laws, config.first_emb_bytes)
-    if fleet[state.MODE] != state.NO_ROWS:
-        warm_rows(own_seed, first, tables.cell_mass(first), ints, floats, rows)
+    if cold:
+        floats[state.RATIO] = 1.0
+    elif fleet[state.MODE] != state.NO_ROWS:
+        warm_rows(own_seed, law, tables.cell_mass(law), ints, floats, rows)
     ints[state.RESIZE_EVICTED] = 0
-    warm_users(fleet, ints, users, *placement.warm[number])
     return Instance(
         number=number,
         seed=own_seed,
         requests=requests,
         ints=ints,
         floats=floats,
-        users=users,
+        users=of_users,
         rows=rows,
         batches=empty_batches(config.batching, len(requests.law)),
     )
@@ -219,7 +253,7 @@ def empty_batches(rules: BatchRules | None, count: int) -> Batches:
         last=np.full(buckets, NOBODY, dtype=np.int64),
         waiting=np.zeros(buckets, dtype=np.int64),
         ready_ms=np.full(buckets, np.inf),
-        following=np.full(kept, NOBODY, dtype=np.int32),
+        following=np.zeros(kept, dtype=np.int32),
         fetch=np.zeros(kept, dtype=np.int32),
         running=np.full(1, NOBODY, dtype=np.int64),
     )

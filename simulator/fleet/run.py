@@ -1,13 +1,14 @@
-"""One simulation: a log through a fleet at a level of detail, with whoever chooses the splits.
+"""One simulation: a log through a fleet at a level of detail, with whoever chooses the splits and who serves whom.
 
 Instances do not see each other, so each runs from one decision of the split policy to the next by itself; without decisions it
-runs through. The same log, configuration and seed give the same result, whatever the order of simulation.
+runs through. Under a routing policy all run from cut to cut (`routed`). The same log, configuration and seed give the same
+result, whatever the order of simulation.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,28 +16,25 @@ from numpy.typing import NDArray
 from policies.preinference.trigger import TriggerRules
 from simulator.fleet import state
 from simulator.fleet.ahead import Ahead, with_signals
-from simulator.fleet.batches import serve_together
 from simulator.fleet.build import Instance, Placement, WarmUsers, constants_of, instance_of, placed, requests_of
 from simulator.fleet.columns import scatter, scatter_lower
 from simulator.fleet.config import FleetConfig, Level
-from simulator.fleet.doubts import doubts_of
-from simulator.fleet.kernel import serve, user_in_service
-from simulator.fleet.laws import LawTables, law_tables
+from simulator.fleet.laws import law_tables
 from simulator.fleet.observe import Watched, observe
 from simulator.fleet.policies import FixedSplit, SplitPolicy
 from simulator.fleet.processes import in_processes, shared
-from simulator.fleet.resize import advance, emb_used_bytes, settle
-from simulator.fleet.result import FleetResult, Move, Windows
+from simulator.fleet.result import FleetResult
+from simulator.fleet.routed import Routed, checked_lives
+from simulator.fleet.routing import Life, RoutingPolicy
+from simulator.fleet.running import Progress, Running, empty_columns
 from simulator.fleet.service import fleet_floats
 from simulator.fleet.state import Requests
-from simulator.fleet.users import NOBODY
 from simulator.replay import even_slots
 from simulator.request_log import RequestLog
 
 WINDOWS = 8
 MOST_STEPS = 1_000_000
 MOST_ROWS = (1 << 31) - 1
-Progress = Callable[[int, int], None]
 
 
 def simulate(
@@ -45,7 +43,8 @@ def simulate(
     *,
     level: Level = Level.SAMPLED,
     split: SplitPolicy | None = None,
-    routing: Sequence[int] | None = None,
+    routing: Sequence[int] | RoutingPolicy | None = None,
+    lives: Sequence[Life] | None = None,
     seed: int,
     warm: WarmUsers | None = None,
     measured_from_ms: float = 0.0,
@@ -63,8 +62,11 @@ def simulate(
     level : Level
     split : SplitPolicy, optional
         The configured split is held when absent.
-    routing : sequence of int, optional
-        Owner of each of 4096 slots; dealt out in turn when absent (`rendezvous_owners` places them as the routing loop does).
+    routing : sequence of int or RoutingPolicy, optional
+        Owner of each of 4096 slots; dealt out in turn when absent (`rendezvous_owners` places them as the routing loop does). A
+        policy decides as time goes by (`TableRouting` is the routing loop); users that it moves leave their state behind.
+    lives : sequence of Life, optional
+        When each instance is there, under a routing policy; all of them always when absent.
     seed : int
         Of the rows drawn and of the warm start.
     warm : WarmUsers, optional
@@ -101,33 +103,44 @@ def simulate(
         raise ValueError(f"rows_per_token: {log.rows_per_token} makes up to {most_rows} rows in one request, at most {MOST_ROWS}")
     if pre_infer is not None and config.batching is not None:
         raise ValueError("batching: prefixes computed ahead are served one by one")
+    router = cast(RoutingPolicy, routing) if hasattr(routing, "route") else None
+    if router is None and lives is not None:
+        raise ValueError("lives: instances come and go under a routing policy, not under a table that stands still")
+    if router is not None and pre_infer is not None:
+        raise ValueError("routing: prefixes are computed ahead under a table that stands still")
     level = Level(level)
     watched = math.isfinite(policy.interval_ms)
     step_ms = policy.interval_ms if watched else window_ms or max(log.duration_ms / WINDOWS, 1.0)
     ends = _ends(log, step_ms)
+    tables = law_tables(log.laws, level, head=not watched)
+    common: dict[str, Any] = {
+        "log": log,
+        "config": config,
+        "level": level,
+        "seed": seed,
+        "tables": tables,
+        "physics": fleet_floats(config),
+        "fleet": constants_of(config, log, tables, level, watched=watched),
+        "ends": ends,
+        "progress": progress or _silent,
+    }
+    if router is not None:
+        there = checked_lives(lives, config)
+        routed = Routed(**common, **_counters(ends, config, np.zeros), jobs=len(log), policy=router, lives=there)
+        routed.run(policy, warm=warm)
+        return routed.outcome(window_ms=step_ms, measured_from_ms=measured_from_ms)
     events = with_signals(log) if pre_infer is not None and log.signal_lead_ms.any() else None
     served = log if events is None else events.log
-    owners = even_slots(config.instances) if routing is None else routing
+    owners = even_slots(config.instances) if routing is None else cast(Sequence[int], routing)
     placement = placed(served, owners, instances=config.instances, warm=warm)
-    tables = law_tables(log.laws, level, head=not watched)
     workers = 1 if watched or events is not None else min(workers, config.instances)
     new: Callable[..., NDArray[Any]] = np.zeros if workers == 1 else shared
-    run = _Run(
-        log=log,
-        config=config,
-        level=level,
-        seed=seed,
+    run = _Placed(
+        **common,
+        **_counters(ends, config, new),
+        jobs=len(served),
         placement=placement,
         requests=requests_of(served, placement, new=new),
-        tables=tables,
-        physics=fleet_floats(config),
-        fleet=constants_of(config, log, tables, level, watched=watched),
-        ends=ends,
-        progress=progress or _silent,
-        series=new((3, len(ends), config.instances), dtype=np.int64),
-        counted=new((config.instances, state.INTS), dtype=np.int64),
-        filled_at_ms=new(config.instances),
-        served=new(config.instances, dtype=np.int64),
         ahead=None if events is None or pre_infer is None else Ahead(events, placement.instance, pre_infer, config.instances),
     )
     if watched:
@@ -135,6 +148,16 @@ def simulate(
     else:
         run.straight(workers)
     return run.result(window_ms=step_ms, measured_from_ms=measured_from_ms)
+
+
+def _counters(ends: NDArray[np.float64], config: FleetConfig, new: Callable[..., NDArray[Any]]) -> dict[str, Any]:
+    """Return what a run writes to by window and instance."""
+    return {
+        "series": new((3, len(ends), config.instances), dtype=np.int64),
+        "counted": new((config.instances, state.INTS), dtype=np.int64),
+        "filled_at_ms": new(config.instances),
+        "served": new(config.instances, dtype=np.int64),
+    }
 
 
 def _ends(log: RequestLog, step_ms: float) -> NDArray[np.float64]:
@@ -146,38 +169,17 @@ def _ends(log: RequestLog, step_ms: float) -> NDArray[np.float64]:
     return np.arange(first + 1, last + 2, dtype=np.float64) * step_ms
 
 
-def _columns(count: int) -> dict[str, NDArray[Any]]:
-    """Return empty columns of a result."""
-    whole = ("kv_hit_tokens", "host_hit_tokens", "ssd_hit_tokens", "rows_asked", "rows_missed")
-    columns: dict[str, NDArray[Any]] = {name: np.zeros(count) for name in ("latency_ms", "service_ms")}
-    return columns | {name: np.zeros(count, dtype=np.int32) for name in whole}
-
-
 def _silent(served: int, of: int) -> None:
     pass
 
 
 @dataclass(kw_only=True)
-class _Run:
-    """A simulation under way; `series` has EMB limit, EMB used and KV used by step and instance, `served` counts by instance."""
+class _Placed(Running):
+    """A simulation in which every request has its instance before the first one is served."""
 
-    log: RequestLog
-    config: FleetConfig
-    level: Level
-    seed: int
     placement: Placement
     requests: Requests
-    tables: LawTables
-    physics: NDArray[np.float64]
-    fleet: NDArray[np.int64]
-    ends: NDArray[np.float64]
-    progress: Progress
-    series: NDArray[np.int64]
-    counted: NDArray[np.int64]
-    filled_at_ms: NDArray[np.float64]
-    served: NDArray[np.int64]
     ahead: Ahead | None = None
-    moves: list[Move] = field(default_factory=list)
 
     def straight(self, workers: int) -> None:
         """Run each instance through; only one is in memory at a time, or one a process."""
@@ -186,17 +188,17 @@ class _Run:
         alone = numbers if workers == 1 else numbers[:1]
         for number in alone:
             self._through(number)
-            self._tell()
+            self.tell()
         if len(alone) < len(numbers):
-            in_processes(self._through, numbers[len(alone) :], workers=workers, look=self._tell)
+            in_processes(self._through, numbers[len(alone) :], workers=workers, look=self.tell)
 
     def _through(self, number: int) -> None:
         instance = self._begin(number)
         stops = self._stops(instance)
         for step, stop in enumerate(stops[1:]):
             self._serve(instance, int(stops[step]), int(stop), step)
-            self._note(instance, step)
-        self._end(instance)
+            self.note(instance, step)
+        self.end(instance)
 
     def steered(self, policy: SplitPolicy) -> None:
         """Run all instances from one decision to the next."""
@@ -207,8 +209,8 @@ class _Run:
         for step, end in enumerate(self.ends.tolist()):
             for instance, places in zip(instances, stops, strict=True):
                 self._serve(instance, int(places[step]), int(places[step + 1]), step)
-                self._note(instance, step)
-            self._tell()
+                self.note(instance, step)
+            self.tell()
             if step + 1 < len(self.ends):
                 seen = [
                     observe(watched, i, before[i.number], slice(int(p[step]), int(p[step + 1])), interval_ms=policy.interval_ms)
@@ -217,13 +219,13 @@ class _Run:
                 before = [(instance.ints.copy(), instance.floats.copy()) for instance in instances]
                 wanted = policy.decide(end, seen)
                 for instance, places, emb_bytes in zip(instances, stops, wanted, strict=True):
-                    self._move(instance, int(places[step + 1]), emb_bytes, end)
+                    self.move(instance, int(places[step + 1]), emb_bytes, end)
         for instance in instances:
-            self._end(instance)
+            self.end(instance)
 
     def result(self, *, window_ms: float, measured_from_ms: float) -> FleetResult:
         """Put the outcome together."""
-        total, columns = self.counted.sum(axis=0), _columns(len(self.placement.instance))
+        columns = empty_columns(self.jobs)
         main = [columns[name] for name in ("latency_ms", "service_ms", "kv_hit_tokens", "rows_asked", "rows_missed")]
         first, instance = self.placement.first[:-1], self.placement.instance
         scatter(first.copy(), instance, self.requests, *main)
@@ -232,52 +234,8 @@ class _Run:
         if self.ahead is not None:
             chosen = self.ahead.events.is_request
             columns, instance = {name: column[chosen] for name, column in columns.items()}, instance[chosen]
-        made = FleetResult(
-            log=self.log,
-            config=self.config,
-            level=self.level,
-            seed=self.seed,
-            instance=instance,
-            latency_ms=columns["latency_ms"],
-            service_ms=columns["service_ms"],
-            kv_hit_tokens=columns["kv_hit_tokens"],
-            host_hit_tokens=columns["host_hit_tokens"],
-            ssd_hit_tokens=columns["ssd_hit_tokens"],
-            rows_asked=columns["rows_asked"],
-            rows_missed=columns["rows_missed"],
-            windows=Windows(
-                window_ms=window_ms,
-                emb_limit_bytes=self.series[0],
-                emb_used_bytes=self.series[1],
-                kv_used_bytes=self.series[2],
-            ),
-            moves=tuple(self.moves),
-            bytes_by_class={
-                "demand": int(total[state.ROWS_MISSED]) * self.config.service.row_bytes,
-                "refill": int(total[state.REFILL_BYTES]),
-                "reload": int(total[state.RELOAD_BYTES]),
-                "offload": int(total[state.OFFLOAD_BYTES]),
-                "kvEvicted": int(total[state.KV_EVICTED]),
-                "embEvicted": int(total[state.EMB_EVICTED]) * int(self.fleet[state.CELL_BYTES]),
-                "resizeEvicted": int(total[state.RESIZE_EVICTED]),
-            },
-            counts=self._counts(total),
-            measured_from_ms=measured_from_ms,
-        )
-        doubts = doubts_of(
-            made,
-            filled_at_ms=self.filled_at_ms.tolist(),
-            one_in=self.tables.one_in,
-            least_emb_bytes=int(self.series[0].min()),
-        )
-        return replace(made, doubts=doubts)
-
-    def _counts(self, total: NDArray[np.int64]) -> dict[str, int]:
-        """Return what is counted only where it can happen."""
-        counts: dict[str, int] = {} if self.ahead is None else dict(self.ahead.counts(total))
-        if self.config.load_behind_percent is not None:
-            counts["rowsDefaulted"] = int(total[state.ROWS_DEFAULTED])
-        return counts
+        counts = {} if self.ahead is None else dict(self.ahead.counts(self.counted.sum(axis=0)))
+        return self.made(columns, instance=instance, counts=counts, window_ms=window_ms, measured_from_ms=measured_from_ms)
 
     def _begin(self, number: int) -> Instance:
         return instance_of(
@@ -296,77 +254,9 @@ class _Run:
 
     def _serve(self, instance: Instance, first: int, stop: int, step: int) -> None:
         if self.config.batching is not None:
-            self._run_together(instance, first, stop, math.inf if step + 1 == len(self.ends) else float(self.ends[step]))
+            self.run_together(instance, first, stop, self.until_ms(step))
         elif self.ahead is None:
-            self._run(instance, first, stop)
+            self.run_alone(instance, first, stop)
         else:
-            self.ahead.serve(instance, first, stop, run=self._run, physics=self.physics, fleet=self.fleet)
+            self.ahead.serve(instance, first, stop, run=self.run_alone, physics=self.physics, fleet=self.fleet)
         self.served[instance.number] += stop - first
-
-    def _tell(self) -> None:
-        self.progress(int(self.served.sum()), len(self.placement.instance))
-
-    def _run(self, instance: Instance, first: int, stop: int) -> None:
-        serve(
-            first,
-            stop,
-            instance.requests,
-            self.physics,
-            self.fleet,
-            instance.ints,
-            instance.floats,
-            instance.users,
-            instance.rows,
-            self.tables.laws,
-            instance.seed,
-        )
-
-    def _run_together(self, instance: Instance, first: int, stop: int, until_ms: float) -> None:
-        serve_together(
-            first,
-            stop,
-            until_ms,
-            instance.requests,
-            self.physics,
-            self.fleet,
-            instance.ints,
-            instance.floats,
-            instance.users,
-            instance.rows,
-            instance.batches,
-            self.tables.laws,
-            instance.seed,
-        )
-
-    def _move(self, instance: Instance, place: int, emb_bytes: int | None, now_ms: float) -> None:
-        """Take a wanted split over: shrink now, grow now or when nothing is above a limit any more."""
-        ints, before = instance.ints, int(instance.ints[state.EMB_TARGET])
-        if emb_bytes is None or emb_bytes == before:
-            return
-        if not 0 <= emb_bytes <= self.config.pool_bytes:
-            raise ValueError(f"split: {emb_bytes} bytes for EMB are not within the pool of {self.config.pool_bytes}")
-        alone = self.config.batching is None  # users of a batch are pinned
-        serving = user_in_service(ints, place, instance.requests, now_ms) if alone else NOBODY
-        parts = (ints, instance.floats, instance.users, instance.rows, self.tables.laws)
-        advance(self.physics, self.fleet, *parts, serving, now_ms)
-        evicted = int(ints[state.RESIZE_EVICTED])
-        ints[state.EMB_TARGET] = emb_bytes
-        settle(self.physics, self.fleet, *parts, serving, now_ms)
-        self.moves.append(
-            Move(
-                at_ms=now_ms,
-                instance=instance.number,
-                from_emb_bytes=before,
-                to_emb_bytes=emb_bytes,
-                evicted_bytes=int(ints[state.RESIZE_EVICTED]) - evicted,
-            )
-        )
-
-    def _note(self, instance: Instance, step: int) -> None:
-        ints = instance.ints
-        used = emb_used_bytes(self.fleet, ints, instance.floats, instance.rows, self.tables.laws)
-        self.series[:, step, instance.number] = ints[state.EMB_LIMIT], used, ints[state.KV_USED]
-
-    def _end(self, instance: Instance) -> None:
-        self.counted[instance.number] = instance.ints
-        self.filled_at_ms[instance.number] = instance.floats[state.FILLED_AT]
