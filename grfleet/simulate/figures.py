@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from grfleet.simulate.schema import Difference, Figures, Hits, LengthBucket, Moves, OfInstance, Stage, Waste, Window
+from grfleet.simulate.schema import Difference, Figures, Hits, LengthBucket, Moves, OfInstance, Prediction, Stage, Waste, Window
 from simulator.fleet.result import LENGTH_EDGES, FleetResult
 from simulator.fleet.service import fleet_floats
 from simulator.oracle.costs import compute_columns
@@ -29,7 +29,14 @@ def histogram_edges_ms() -> NDArray[np.float64]:
     return np.round(edges, 6)
 
 
-def figures_of(result: FleetResult, *, names: Sequence[str], decisions: Mapping[str, int], good_percent: float) -> Figures:
+def figures_of(
+    result: FleetResult,
+    *,
+    names: Sequence[str],
+    decisions: Mapping[str, int],
+    prediction: Prediction | None,
+    good_percent: float,
+) -> Figures:
     """Return the figures of the measured requests of a run.
 
     Parameters
@@ -38,6 +45,8 @@ def figures_of(result: FleetResult, *, names: Sequence[str], decisions: Mapping[
         Of the instances, in their order.
     decisions : mapping of str to int
         Decisions of all agents by reason.
+    prediction : Prediction or None
+        What the agents predicted; None where nothing moves.
     good_percent : float
         Share of good requests, in percent, that the pool's objective asks for.
     """
@@ -67,6 +76,7 @@ def figures_of(result: FleetResult, *, names: Sequence[str], decisions: Mapping[
         counts=dict(sorted(result.counts.items())),
         moves=_moves(result),
         decisions=dict(sorted(decisions.items())),
+        prediction=prediction,
         waste=_waste(result),
         windows=_windows(result),
         doubts=list(result.doubts),

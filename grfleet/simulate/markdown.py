@@ -103,6 +103,7 @@ def _page_of_run(result: Simulated) -> list[str]:
         f"{run.moves.count} moves of the split, {run.moves.moved_bytes / _MIB:,.0f} MiB in all; they evicted "
         f"{run.moves.evicted_bytes / _MIB:,.0f} MiB. At the end EMB has {run.moves.last_emb_percent:g} %."
         + (f" Decisions: {_counted(run.decisions)}." if run.decisions else ""),
+        _foretold(result),
         _prefixes(result),
         _defaulted(result),
         *_end(result),
@@ -120,6 +121,17 @@ def _prefixes(result: Simulated) -> str:
         f"{waste.pre_infer_late:,} came too late, {waste.pre_infer_wasted:,} were for nothing. They kept instances busy for "
         f"{waste.pre_infer_busy_ms / 1e3:,.1f} s, which is not in the figure above."
     )
+
+
+def _foretold(result: Simulated) -> str:
+    """What agents predicted beside what came, for each policy that has agents."""
+    told = [
+        f"{policy.name}: agents predicted a P99 of {number(p.predicted_p99_ms)} ms at the split in force, "
+        f"{number(p.measured_p99_ms)} ms were measured ({_signed(p.error_percent, 1)} %)"
+        for policy, figures in ((result.policy, result.run), (result.baseline_policy, result.baseline))
+        if (p := figures.prediction) is not None
+    ]
+    return f"Mean over the instances. {'; '.join(dict.fromkeys(told))}." if told else ""
 
 
 def _defaulted(result: Simulated) -> str:

@@ -10,6 +10,7 @@ from grfleet.simulate.bars import Bars
 from grfleet.simulate.choice import Choice
 from grfleet.simulate.errors import BadInput
 from grfleet.simulate.figures import difference_of, figures_of, histogram_edges_ms
+from grfleet.simulate.predicted import Foretold, doubt_of
 from grfleet.simulate.replayed import Replayed
 from grfleet.simulate.signals import Ahead, ahead_of
 from grfleet.simulate.translate import Fleet, refill_percent
@@ -65,7 +66,7 @@ def rehearse(
     watched_ms = min((each.spec.step.interval_ms for each in (choice, beside) if not each.holds), default=None)
 
     def run(chosen: Choice) -> tuple[FleetResult, schema.Figures]:
-        agents = None if chosen.holds else AgentSplit(chosen.intent())
+        agents = None if chosen.holds else Foretold(AgentSplit(chosen.intent()), from_ms=measured_from_ms)
         held = FixedSplit(interval_ms=float(watched_ms)) if watched_ms is not None else None
         try:
             made = simulate(
@@ -86,13 +87,18 @@ def rehearse(
             sparse = str(error).startswith("window_ms: ")  # so long a log that its decisions cannot be counted
             then = "replay a part of the log, or let step.intervalMs be longer" if sparse else ""
             raise BadInput("--trace", str(error), then=then) from None
-        reasons = agents.reasons if agents is not None else {}
-        return made, figures_of(made, names=fleet.names, decisions=reasons, good_percent=good)
+        reasons = agents.agents.reasons if agents is not None else {}
+        foretold = agents.beside(made) if agents is not None else None
+        return made, figures_of(made, names=fleet.names, decisions=reasons, prediction=foretold, good_percent=good)
 
     same = _equal(choice, beside)
     result, figures = run(choice)
     baseline, base = (result, figures) if same else run(beside)
     reasons, more_doubts = _reasons_for_distrust(log, fleet.config, owners, figures, seed=seed, bars=bars)
+    foretold = [
+        doubt_of(each.prediction, policy=chosen.name, utilisation_percent=each.utilisation_percent)
+        for chosen, each in (((choice, figures),) if same else ((choice, figures), (beside, base)))
+    ]
     others = (f"baseline: {doubt}" for doubt in baseline.doubts if doubt not in result.doubts)
     return schema.Simulated(
         schema_version=schema.SCHEMA_VERSION,
@@ -100,7 +106,14 @@ def rehearse(
         digest=hashlib.sha256(f"{figures.digest} {base.digest}".encode()).hexdigest(),
         trusted=not reasons,
         not_trusted_because=reasons,
-        doubts=[*([_SAME.format(choice.name)] if same else []), *result.doubts, *more_doubts, *others, *replayed.doubts],
+        doubts=[
+            *([_SAME.format(choice.name)] if same else []),
+            *result.doubts,
+            *more_doubts,
+            *(each for each in foretold if each is not None),
+            *others,
+            *replayed.doubts,
+        ],
         assumptions=[
             *fleet.assumptions,
             ahead.note,

@@ -104,6 +104,14 @@ class LengthBucket(_Part, frozen=True, kw_only=True):
     counts: list[int]
 
 
+class Prediction(_Part, frozen=True, kw_only=True):
+    instances: int
+    decisions: int
+    predicted_p99_ms: float
+    measured_p99_ms: float
+    error_percent: float | None
+
+
 class Moves(_Part, frozen=True, kw_only=True):
     count: int
     moved_bytes: int
@@ -161,6 +169,7 @@ class Figures(_Part, frozen=True, kw_only=True):
     counts: dict[str, int]
     moves: Moves
     decisions: dict[str, int]
+    prediction: Prediction | None
     waste: Waste
     windows: list[Window]
     doubts: list[str]
