@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from grfleet.idle import refuse_idle
 from grfleet.inert import inert
 
 if TYPE_CHECKING:
@@ -243,10 +244,7 @@ def _fits(context: typer.Context, trace: str) -> None:
         what, idle = "a file of requests, which has that in it", _OF_EVENT_LOGS + _OF_REGIMES
     else:
         what, idle = "an event log", _OF_REGIMES
-    for option in idle:
-        source = context.get_parameter_source(option)
-        if source is not None and source.name == "COMMANDLINE":
-            raise typer.BadParameter(f"does nothing: {trace} is {what}", param_hint="--" + option.replace("_", "-"))
+    refuse_idle(context, idle, f"{trace} is {what}")
 
 
 def _wanted(pool: Path, name: str | None, hbm_policy: Path | None, out: Path, *, force: bool) -> "Wanted":

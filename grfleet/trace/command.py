@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from grfleet.durations import length_ms
+from grfleet.idle import refuse_idle
 from grfleet.trace.reading import (
     Candidates,
     DisorderMs,
@@ -105,7 +106,7 @@ def check(
     from simulator.traces import LogOptions, is_request_log, load_request_log, read_event_log
 
     if is_request_log(file):
-        _no_rules(context, file)
+        refuse_idle(context, _RULES, f"{file} is a file of requests; rules had their turn when the log was converted")
     with refusals("trace check"):
         report = manifest = None
         if is_request_log(file):
@@ -236,16 +237,6 @@ def generate(
         out.parent.mkdir(parents=True, exist_ok=True)
         save_request_log(out, log, manifest.to_json())
         _tell(described(log), None, as_json, manifest=manifest.to_json())
-
-
-def _no_rules(context: typer.Context, file: Path) -> None:
-    """Refuse rules of reading for a file that is not read by them."""
-    for option in _RULES:
-        source = context.get_parameter_source(option)
-        if source is not None and source.name == "COMMANDLINE":
-            named = "--" + option.replace("_", "-")
-            done = f"does nothing: {file} is a file of requests; rules had their turn when the log was converted"
-            raise typer.BadParameter(done, param_hint=named)
 
 
 def _renamed(value: str | None, old: str, new: str) -> None:
