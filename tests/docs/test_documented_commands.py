@@ -24,7 +24,7 @@ TESTED_ELSEWHERE = {
     f"docs/{page}.md"
     for page in (
         *("install", "contract", "agent", "first-pool", "first-pods", "images", "operations", "pools", "scaling", "traces"),
-        *("fleet", "simulator", "tiers"),
+        *("decision-core", "fleet", "simulator", "tiers", "training"),
     )
 }
 
