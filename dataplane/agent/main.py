@@ -22,6 +22,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # One agent decides ten times a second on small arrays: threads of a linear algebra library would only cost memory.
     for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
+    if not options.engine.startswith("https:"):
+        _do_without_openssl()
     from dataplane.agent.process import ConfigurationError, Settings, run
 
     try:
@@ -41,6 +43,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigurationError as error:
         sys.stderr.write(f"grfleet-agent: {error}\n")
         return 2
+
+
+def _do_without_openssl() -> None:
+    """Keep libssl and libcrypto, eight megabytes, out of a process that opens no TLS connection.
+
+    asyncio runs without `ssl`, as in a Python that was built without it; `hashlib` has its own SHA-2. Signatures are checked by
+    `cryptography`, which brings its own library.
+    """
+    for module in ("ssl", "_hashlib"):
+        sys.modules.setdefault(module, None)  # type: ignore[arg-type]  # the documented way to block an import
 
 
 def _parser() -> argparse.ArgumentParser:

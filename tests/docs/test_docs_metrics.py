@@ -67,7 +67,7 @@ def operator_table() -> str:
 
 
 def agent_table() -> str:
-    return table_of(AgentMetrics().registry)
+    return HEAD + "".join(sorted(row(one.name, one.kind, one.label_names, one.help) for one in AgentMetrics().registry))
 
 
 def engine_table() -> str:
