@@ -1,6 +1,6 @@
 """The last decisions of an agent, with what they saw and why, in a bounded ring that readers follow by sequence number.
 
-Records are kept packed: they hold whole miss-ratio curves, there are a thousand of them, and most are never read.
+Records are kept packed: they hold whole miss-ratio curves, and most are never read.
 """
 
 from collections import deque
@@ -18,11 +18,17 @@ PAGE = 400
 _PACK = msgspec.msgpack.Encoder()
 
 
+MAX_BYTES = 2 * 1024 * 1024
+"""Records with two whole curves take five kilobytes: about 400 of them, seven minutes at one decision a second."""
+
+
 class DecisionRing:
-    """Keeps the newest `capacity` records; sequence numbers start at 1 and are never reused in one process."""
+    """Keeps the newest records, up to `capacity` and MAX_BYTES; sequence numbers start at 1 and are never used again."""
 
     def __init__(self, *, capacity: int = MAX_DECISIONS) -> None:
-        self._records: deque[tuple[bytes, type[msgspec.Struct] | None, bytes]] = deque(maxlen=capacity)
+        self._records: deque[tuple[bytes, type[msgspec.Struct] | None, bytes]] = deque()
+        self._capacity = capacity
+        self._bytes = 0
         self.last_sequence = 0
 
     def append(self, record: DecisionRecord, inputs: msgspec.Struct | None = None) -> DecisionRecord:
@@ -30,7 +36,12 @@ class DecisionRing:
         self.last_sequence += 1
         numbered = msgspec.structs.replace(record, sequence=self.last_sequence)
         kind = type(inputs) if inputs is not None else None
-        self._records.append((_PACK.encode(numbered), kind, _PACK.encode(inputs) if inputs is not None else b""))
+        packed, typed = _PACK.encode(numbered), _PACK.encode(inputs) if inputs is not None else b""
+        self._records.append((packed, kind, typed))
+        self._bytes += len(packed) + len(typed)
+        while len(self._records) > self._capacity or (self._bytes > MAX_BYTES and len(self._records) > 1):
+            packed, _, typed = self._records.popleft()
+            self._bytes -= len(packed) + len(typed)
         return numbered
 
     def after(self, sequence: int, *, limit: int = PAGE) -> DecisionsAnswer:

@@ -77,8 +77,7 @@ async def serving(route: Route, url: str) -> AsyncIterator[str]:
     path = Path(url.removeprefix("unix:")) if url.startswith("unix:") else None
     try:
         if path is not None:
-            if await asyncio.to_thread(is_answered, path):
-                raise CannotListen(f"unix:{path}: another process answers there; stop it or choose another path")
+            _claim(path)
             with owner_only():
                 server = await loop.create_unix_server(connect, str(path))
         else:
@@ -95,7 +94,17 @@ async def serving(route: Route, url: str) -> AsyncIterator[str]:
         for connection in list(connections):
             connection.close()
         if path is not None:
-            await asyncio.to_thread(path.unlink, missing_ok=True)
+            _forget(path)
+
+
+def _claim(path: Path) -> None:
+    """Refuse a path that somebody serves on; once, at the start, when nothing waits yet."""
+    if is_answered(path):
+        raise CannotListen(f"unix:{path}: another process answers there; stop it or choose another path")
+
+
+def _forget(path: Path) -> None:
+    path.unlink(missing_ok=True)
 
 
 def _address(server: asyncio.Server) -> str:

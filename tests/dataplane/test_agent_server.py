@@ -9,7 +9,7 @@ import pytest
 from contract import agent
 from contract.agent import AgentStatus, DecisionRecord, DecisionsAnswer, EngineReport, Intent, IntentAnswer, IntentStatus
 from contract.agent_client import AgentClient
-from dataplane.agent.decisions import PAGE, DecisionRing
+from dataplane.agent.decisions import MAX_BYTES, PAGE, DecisionRing
 from dataplane.agent.http_server import serving
 from dataplane.agent.server import MAX_INTENT_BYTES, route_of
 
@@ -148,3 +148,14 @@ async def test_metrics_are_served_on_both_paths(served: tuple[CannedFace, str]) 
 async def test_residency_is_not_there_yet(served: tuple[CannedFace, str]) -> None:
     async with httpx.AsyncClient() as http:
         assert (await http.get(f"{served[1]}{agent.PREFIX}/residency")).status_code == 404
+
+
+def test_the_records_of_an_agent_are_bounded_in_bytes_and_the_newest_stay() -> None:
+    ring = DecisionRing()
+    long = msgspec.structs.replace(record(), inputs={"round": {"message": "x" * 10_000}})
+    for _ in range(1000):
+        ring.append(long)
+    assert len(ring) * 10_000 <= MAX_BYTES
+    seen = [item.sequence for item in ring.after(0).decisions]
+    assert seen == list(range(1001 - len(ring), 1001))
+    assert [item.sequence for item in ring.after(998).decisions] == [999, 1000]
