@@ -133,7 +133,7 @@ def _measure(
     assert isinstance(view.policy, Found)
     asked = view.policy.spec.rollout
     groups = _groups(view, stands, trial, now_s=now_s, percent=asked.canary_percent)
-    baseline = trial.baseline(groups, now_s=now_s)
+    baseline = trial.baseline(groups, stable=words.charge_word(stable_part(stands)), now_s=now_s)
     needed = FEWEST_BEFORE * (1 if groups.controls else ALONE_FACTOR)
     measured = bool(groups.canaries) and baseline.windows >= needed
     soak = Soak(seconds=0.0, wanted_seconds=asked.soak_seconds, alone=not groups.controls)

@@ -26,7 +26,9 @@ _TRYING = {
 def charge_word(part: Mapping[str, Any]) -> str:
     """Who decides under a policy, as an agent says it; see `agent_windows.charge_in_force`."""
     model = part.get("modelRef")
-    return str(part["strategy"]) if model is None else f"{part['strategy']}/{model['sha256']}"
+    if model is None:
+        return "MissRatioCurve" if part["strategy"] == "Learned" else str(part["strategy"])
+    return f"{part['strategy']}/{model['sha256']}"
 
 
 def change_word(part: Mapping[str, Any]) -> str:

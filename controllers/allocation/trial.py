@@ -80,12 +80,17 @@ class Trial:
         enough = np.isfinite(p99).sum(axis=1) >= FEWEST_BEFORE // 2
         return frozenset(uid for uid, known in zip(uids, enough, strict=True) if known)
 
-    def baseline(self, groups: Groups, *, now_s: float) -> Baseline:
-        """What both groups were like before the change."""
+    def baseline(self, groups: Groups, *, stable: str, now_s: float) -> Baseline:
+        """What both groups were like before the change.
+
+        Without controls only windows count in which `stable` was in charge, as `charge_in_force` says it. With controls both
+        groups have the same past, whatever it was.
+        """
         first, last = self._span(now_s)
+        charge = None if groups.controls else stable
         p99, bad, sides = [], [], []
         for group in (groups.canaries, groups.controls):
-            grid = self._windows.grid([member.uid for member in group], first=first, last=last)
+            grid = self._windows.grid([member.uid for member in group], first=first, last=last, charge=charge)
             known = np.isfinite(grid.log_p99).sum(axis=1) >= FEWEST_BEFORE // 2
             sides.append(
                 tuple(

@@ -450,3 +450,16 @@ def test_a_canary_on_which_something_else_decides_proves_nothing() -> None:
     world.until("Inconclusive", most=80)
     world.turn(50)
     assert world.phase == "Inconclusive"
+
+
+def test_one_instance_is_compared_with_the_time_under_its_old_strategy_only() -> None:
+    world = running(World(count=1, factor=harmful("Learned", 3.0)), learned(rollout={"soakSeconds": 0}))
+    world.ask(SAFE)  # the kill switch
+    world.step()
+    world.turn(20)
+    world.ask(learned("b"))
+    world.step()
+    assert world.phase == "Measuring", "what the first model measured is not what this change is compared with"
+    world.until("Canary", most=10)
+    assert float(world.rollout["canaries"][0]["p99Ms"]) < 80.0
+    world.until("RolledBack", most=30)
