@@ -140,7 +140,7 @@ def _promotion(*, quick: bool, seed: int) -> tuple[list[Result], Table]:
 
 
 def feed_config(**changes: object) -> StoreConfig:
-    """HBM of 40 960 pages of 32 tokens at 16 KiB, and host memory that holds everybody."""
+    """HBM of 40 960 pages of 32 tokens at 16 KiB, and host memory that holds everybody; copied as it grows, as published."""
     base = StoreConfig(
         users=USERS,
         bytes_per_token=BYTES_PER_TOKEN,
@@ -150,6 +150,7 @@ def feed_config(**changes: object) -> StoreConfig:
         chunk_tokens=CHUNK_TOKENS,
         host_policy="lru",
         offload_limit_tokens=1 << 18,
+        exclusive=False,
     )
     return dataclasses.replace(base, **changes)  # type: ignore[arg-type]  # fields by name
 

@@ -1,8 +1,9 @@
 """The state of users over three tiers: pages in HBM, chunks in host memory, files on SSD.
 
-HBM is where state is made; it is copied to the host in the background, so leaving HBM costs nothing but the tail below a chunk.
-Host memory and SSD exclude each other: what host memory gives up goes to SSD, and an announced user's state comes back **before**
-it is needed, within a share of host memory that promoted state may take before anybody used it.
+HBM is where state is made. It is copied to the host when it leaves HBM, so that sizes add up; or, where tiers are not exclusive,
+in the background as it grows, so that leaving HBM costs nothing but the tail below a chunk. Host memory and SSD exclude each
+other: what host memory gives up goes to SSD, and an announced user's state comes back **before** it is needed, within a share of
+host memory that promoted state may take before anybody used it.
 Sources: CachedAttention (ATC'24) for the queue and promotion, the code of MTServe for pages, chunks and background copies.
 """
 
@@ -114,7 +115,7 @@ class TieredStore:
         """
         have = max(0, self.hbm_tokens(user) - drop_tokens)
         on_host = max(0, self.host_tokens(user) - drop_tokens)
-        self.offload.cut(user, drop_tokens, have_tokens=have)
+        self.offload.cut(user, drop_tokens, have_tokens=0 if self.config.exclusive else have)
         self._resize_hbm(user, have)
         self._resize_host(user, on_host)
         self._copy_more()
@@ -255,7 +256,10 @@ class TieredStore:
         self._left_hbm(outcome, newest=user)
         if outcome.kept:
             self._hbm_tokens[user] = tokens
-        self.offload.offer(user, tokens)
+        if outcome.kept and self.config.exclusive:
+            self._give_host_up(user)
+        else:
+            self.offload.offer(user, tokens)
         if user not in self.hbm:
             self.offload.owe_nothing(user)
         self._copy_more()
@@ -264,6 +268,8 @@ class TieredStore:
         for user, _ in outcome.gone:
             tokens = self._hbm_tokens.pop(user)
             if user != newest:
+                if self.config.exclusive:
+                    self.offload.offer(user, tokens)
                 self.counts.tail_tokens_lost += tokens - self.offload.position(user)
                 self.offload.owe_nothing(user)
                 self._forget_if_nowhere(user)
@@ -326,6 +332,13 @@ class TieredStore:
         else:
             self.counts.demotions_lost += 1
         return outcome.kept
+
+    def _give_host_up(self, user: int) -> None:
+        """HBM has the user's state: no other tier keeps a copy."""
+        self.promotions.give_up(user)
+        self.offload.host_lost(user)
+        self.dram.take(user)
+        self.ssd.take(user)
 
     def _host_lost(self, user: int) -> None:
         self.dram.take(user)

@@ -30,6 +30,9 @@ class StoreConfig:
     copiers : int
         Off-load ranges that are on the link at a time.
     ssd : SsdCost
+    exclusive : bool
+        Whether a user that HBM holds is nowhere else, and is copied when it leaves HBM. Otherwise it is copied as it grows, and
+        leaving HBM costs only the tail below a chunk.
     announced_ms : float, optional
         Announcements that were neither served nor withdrawn for so long are dropped; None keeps them, and what they protect.
 
@@ -54,6 +57,7 @@ class StoreConfig:
     write_buffer_tokens: int = 0
     copiers: int = 8
     ssd: SsdCost = field(default_factory=SsdCost)
+    exclusive: bool = True
     announced_ms: float | None = None
 
     def __post_init__(self) -> None:

@@ -29,8 +29,11 @@ LINK = TransferCost(
 STATE = 32 * 1024
 
 
+@pytest.mark.parametrize("exclusive", [True, False])
 @pytest.mark.parametrize(("hbm", "host", "ssd"), [(50, 200, 500), (100, 400, 0), (10, 100, 2000)])
-def test_every_visit_finds_its_state_in_the_tier_where_lru_caches_of_these_sizes_have_it(hbm: int, host: int, ssd: int) -> None:
+def test_every_visit_finds_its_state_in_the_tier_where_lru_caches_of_these_sizes_have_it(
+    hbm: int, host: int, ssd: int, exclusive: bool
+) -> None:
     users = visits().user
     equal = Visits(user=users, state_bytes=np.full(len(users), STATE), time_ms=np.arange(len(users)) * 1e3, users=visits().users)
     config = StoreConfig(
@@ -43,9 +46,11 @@ def test_every_visit_finds_its_state_in_the_tier_where_lru_caches_of_these_sizes
         page_tokens=32,
         chunk_tokens=32,
         host_policy="lru",
+        exclusive=exclusive,
         ssd=SsdCost(read_bytes_per_second=1 << 40, write_bytes_per_second=1 << 40, fixed_ms=0.0, write_backlog_bytes=1 << 40),
     )
     found = replay_on_store(TieredStore(config), equal).tokens > 0
     np.testing.assert_array_equal(found[:, 0], hits("LRU", users.tolist(), hbm))
-    np.testing.assert_array_equal(found[:, :2].any(axis=1), hits("LRU", users.tolist(), host))
-    np.testing.assert_array_equal(found[:, :3].any(axis=1), hits("LRU", users.tolist(), host + ssd))
+    above = hbm if exclusive else 0  # else the host has HBM's users as well
+    np.testing.assert_array_equal(found[:, :2].any(axis=1), hits("LRU", users.tolist(), above + host))
+    np.testing.assert_array_equal(found[:, :3].any(axis=1), hits("LRU", users.tolist(), above + host + ssd))

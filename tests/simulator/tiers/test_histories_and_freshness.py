@@ -98,9 +98,10 @@ def test_a_user_without_state_is_exact_however_often_the_history_was_cut() -> No
         HistoryBook(positions=DEEP, max_tokens=10, cut_tokens=10)
 
 
-def store() -> TieredStore:
+def store(*, exclusive: bool = True) -> TieredStore:
     return TieredStore(
         StoreConfig(
+            exclusive=exclusive,
             users=3,
             bytes_per_token=1,
             hbm_bytes=120,
@@ -113,13 +114,16 @@ def store() -> TieredStore:
 
 
 @given(
-    growth=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40)), max_size=50), recompute_after=st.none() | st.integers(0, 3)
+    growth=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40)), max_size=50),
+    recompute_after=st.none() | st.integers(0, 3),
+    exclusive=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_served_histories_never_exceed_the_model_and_always_end_where_the_user_is(
-    growth: list[tuple[int, int]], recompute_after: int | None
+    growth: list[tuple[int, int]], recompute_after: int | None, exclusive: bool
 ) -> None:
-    tiers, book = store(), HistoryBook(positions=DEEP, max_tokens=64, cut_tokens=16, recompute_after=recompute_after)
+    tiers = store(exclusive=exclusive)
+    book = HistoryBook(positions=DEEP, max_tokens=64, cut_tokens=16, recompute_after=recompute_after)
     totals, origins = [0, 0, 0], [0, 0, 0]
     for step, (user, tokens) in enumerate(growth):
         totals[user] += tokens

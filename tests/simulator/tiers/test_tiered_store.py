@@ -40,6 +40,7 @@ def config(**changes: object) -> StoreConfig:
         offload_limit_tokens=64,
         write_buffer_tokens=16,
         promoted_percent=34,
+        exclusive=False,
     )
     return dataclasses.replace(base, **changes)  # type: ignore[arg-type]  # fields by name
 
@@ -53,6 +54,8 @@ def sound(store: TieredStore) -> None:
         assert tier.used_bytes <= max(tier.limit_bytes, staying), "only what is being copied may lie above a lowered limit"
     for user in range(limits.users):
         assert not (user in store.dram and user in store.ssd), "host memory and SSD exclude each other"
+        if limits.exclusive and user in store.hbm:
+            assert (store.host_tokens(user), store.offload.pending(user)) == (0, False), "HBM excludes both"
         on_host = store.dram.bytes_of(user) + store.ssd.bytes_of(user)
         assert on_host == store.host_tokens(user) * limits.bytes_per_token
         assert store.hbm.bytes_of(user) == -(-store.hbm_tokens(user) // PAGE) * PAGE * limits.bytes_per_token
@@ -79,6 +82,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.parametrize("exclusive", [False, True])
 @pytest.mark.parametrize("policy", ["lru", "look-ahead", "size-aware", "arc"])
 @given(
     steps=STEPS,
@@ -89,11 +93,20 @@ STEPS = st.lists(
     queue=st.sampled_from([0, 8, 64]),
     buffer=st.sampled_from([0, 16]),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_bytes_are_conserved_and_bounded_and_nothing_has_two_owners(
-    policy: str, steps: list[tuple[str, int, int, float]], rates: int, hbm: int, dram: int, ssd: int, queue: int, buffer: int
+    policy: str,
+    exclusive: bool,
+    steps: list[tuple[str, int, int, float]],
+    rates: int,
+    hbm: int,
+    dram: int,
+    ssd: int,
+    queue: int,
+    buffer: int,
 ) -> None:
     sizes = config(
+        exclusive=exclusive,
         host_policy=policy,
         hbm_bytes=hbm,
         dram_bytes=dram,
@@ -154,6 +167,41 @@ def test_leaving_hbm_costs_the_tail_below_a_chunk_only() -> None:
     assert store.counts.tail_tokens_lost == 2
     served = store.serve(0, 19, now_ms=20)
     assert (served.hbm_tokens, served.dram_tokens, served.computed_tokens) == (0, 16, 3)
+
+
+def test_exclusive_tiers_add_up_and_write_what_leaves_hbm_each_time() -> None:
+    """Room for two users each: four come in turn, and all are found; copied as they grow, the host has HBM's users as well."""
+    sizes = {"hbm_bytes": 32, "dram_bytes": 32, "ssd_bytes": 0}
+    found, copied = {}, {}
+    for exclusive in (False, True):
+        store = TieredStore(config(**sizes, exclusive=exclusive))
+        served = [store.serve(turn % 4, 16, now_ms=10.0 * turn) for turn in range(12)]
+        found[exclusive] = [one.hbm_tokens + one.dram_tokens for one in served[4:]]
+        store.advance(1e3)
+        copied[exclusive] = store.counts.offloaded_bytes
+        assert all(one.hbm_tokens == 0 for one in served)
+    assert found == {False: [0] * 8, True: [16] * 8}
+    assert copied[True] == 16 * (12 - 2), "every one that HBM gave up, but for the two that it still has"
+
+
+def test_state_on_its_way_out_of_hbm_is_computed_again_by_a_request_that_comes_too_soon() -> None:
+    store = TieredStore(config(hbm_bytes=16, exclusive=True, link=link(1000)))
+    store.serve(0, 16, now_ms=0)
+    store.serve(1, 16, now_ms=1)
+    assert store.offload.pending(0)
+    assert store.serve(0, 16, now_ms=2).computed_tokens == 16
+    sound(store)
+    store.serve(1, 16, now_ms=100)
+    store.advance(200)
+    assert store.serve(0, 17, now_ms=201).dram_tokens == 16
+
+
+def test_what_leaves_hbm_while_the_queue_is_full_is_dropped_and_counted() -> None:
+    store = TieredStore(config(hbm_bytes=16, exclusive=True, link=link(1), offload_limit_tokens=16))
+    for user in range(3):
+        store.serve(user, 16, now_ms=user)
+    assert (store.offload.counts.drops, store.offload.counts.dropped, store.counts.tail_tokens_lost) == (1, 16, 16)
+    assert not store.offload.owed_users
 
 
 def test_what_host_memory_gives_up_is_found_on_the_ssd_and_costs_a_read() -> None:
