@@ -19,7 +19,7 @@ from controllers.allocation.observe import Observation
 from controllers.allocation.rollup import RollupPlan
 from controllers.announce import post
 from controllers.model_bytes import ModelBytes
-from controllers.runtime.errors import Terminal
+from controllers.runtime.errors import ReconcileError, Terminal
 from controllers.runtime.loop import Context
 from controllers.runtime.resources import INSTANCES, POOLS, Object, identity, key_of, uid_of
 from controllers.signing_key import SigningKey
@@ -111,8 +111,11 @@ async def _push(seen: Observation, what: Push, agents: Agents, key: SigningKey, 
 
 async def _push_model(seen: Observation, what: PushModel, agents: Agents, models: ModelBytes, ctx: Context) -> ModelPushed:
     """Hand over the bytes of a model; an agent takes only what the intent it holds names, so a former leader can do no harm."""
-    data = await models.of(ctx, what.where, what.sha256)
-    refusal, taken = None, False
+    refusal, taken, data = None, False, None
+    try:
+        data = await models.of(ctx, what.where, what.sha256)
+    except ReconcileError as error:  # the agent is looked after all the same; the next attempt comes soon
+        _logger.warning("the bytes of AllocatorModel %s cannot be read: %s", what.where, error, extra={"reason": error.reason})
     if data is not None:
         ctx.fence.check()
         answer = await agents.push_model(seen.instance.metadata.uid, seen.instance.spec.source.agent_url, what.sha256, data)

@@ -27,7 +27,7 @@ from controllers.model_bytes import ModelBytes
 from controllers.model_lookup import ModelFound, ModelLookup, ModelUnusable, model_of
 from controllers.parsed import ParsedObjects
 from controllers.runtime.clock import FakeClock
-from controllers.runtime.errors import NotLeader
+from controllers.runtime.errors import Forbidden, NotLeader
 from controllers.runtime.loop import Context
 from controllers.runtime.resources import ALLOCATOR_MODELS, HBM_POLICIES, INSTANCES, POOLS, Key, key_of
 from controllers.runtime.store import EventType, Store, WatchEvent
@@ -324,6 +324,21 @@ async def test_bytes_that_are_not_at_hand_cost_no_call_and_the_wait_is_counted_f
     last = site.memory.last_model(key_of(observed().stored))
     assert last is not None
     assert (port.taken, last.at_s - last.since_s) == ([], 33.0)
+
+
+async def test_a_source_that_cannot_be_read_does_not_keep_the_loop_from_its_agent() -> None:
+    port, refused = Port(), []
+    site = Site(port, data=None)
+    site.ctx.store.upsert(ALLOCATOR_MODELS, model_object())
+
+    async def get(resource: Any, key: Key) -> Any:
+        refused.append(key)
+        raise Forbidden("Forbidden", "get configmaps team/b: no")
+
+    site.ctx.kube = SimpleNamespace(get=get)  # type: ignore[misc]  # a namespace, frozen only by its type
+    await site.push()
+    assert (port.taken, refused) == ([], [Key("team", "b")])
+    assert site.memory.last_model(key_of(observed().stored)) is not None
 
 
 # -- who is woken --------------------------------------------------------------------------------------------------------------
