@@ -38,13 +38,14 @@ def interval(values: Floats, *, seed: int = 0) -> Interval:
     return Interval(float(values.mean()), *_ends(means))
 
 
-def share(gains: Floats, possible: Floats, *, seed: int = 0) -> Interval:
-    """Return what share of the possible gain was had, in percent: a ratio of means, resampled together."""
+def share(gains: Floats, possible: Floats, *, seed: int = 0) -> Interval | None:
+    """Return what share of the possible gain was had, in percent: a ratio of means, resampled together; None of nothing."""
+    if not possible.any():
+        return None
     chosen = _chosen(len(gains), seed)
     means, most = gains[chosen].mean(axis=1), possible[chosen].mean(axis=1)
     ratios = 100.0 * np.divide(means, most, out=np.full_like(means, np.nan), where=most != 0.0)
-    value = 100.0 * float(gains.mean() / possible.mean()) if possible.mean() != 0.0 else float("nan")
-    return Interval(value, *_ends(ratios))
+    return Interval(100.0 * float(gains.mean() / possible.mean()), *_ends(ratios))
 
 
 def _chosen(count: int, seed: int) -> NDArray[np.int64]:
@@ -73,6 +74,7 @@ def table(episodes: Sequence[Episode], keys: Sequence[str]) -> dict[str, dict[st
     for key in keys:
         regret, gain = above(episodes, key, "oracle"), -above(episodes, key, "static-best")
         pooled = -above(episodes, key, "static-best", "pooledP99Ms")
+        had = share(gain, possible)
         out[key] = {
             "p50Ms": _middle(episodes, key, "p50Ms"),
             "p99Ms": _middle(episodes, key, "p99Ms"),
@@ -82,7 +84,7 @@ def table(episodes: Sequence[Episode], keys: Sequence[str]) -> dict[str, dict[st
             "gainPercent": interval(gain).plain(),
             "pooledGainPercent": interval(pooled).plain(),
             "gainOver50Percent": interval(-above(episodes, key, "static-50")).plain() if "static-50" in episodes[0] else None,
-            "sharePercent": share(gain, possible).plain(),
+            "sharePercent": None if had is None else had.plain(),
             "apartPoints": _round(float(column(episodes, key, "apartPoints").mean())),
             "gibMoved": _round(float(column(episodes, key, "gibMoved").mean())),
             "worstPercent": _round(float(regret.max())),

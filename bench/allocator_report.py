@@ -1,12 +1,13 @@
 """The allocation study as a page and a plot: docs/results/allocator.md and .png, from the figures in allocator.json alone."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.allocator_rows import ROWS
+from bench.allocator_rows import ROWS, SHIPPED
 from bench.allocator_site import SHIFTS
 
+BEGIN, END = "<!-- figures: python -m bench allocator -->", "<!-- end of figures -->"
 _HEAD = (
     "| row | P50 ms | P99 ms | pooled P99 ms | SLO % | regret to oracle % | gain over best static % | share of oracle's gain % "
     "| \\|r - r*\\| points | GiB moved a minute | worst episode % | P99 ms at the start |"
@@ -24,6 +25,41 @@ def page(study: Mapping[str, Any]) -> str:
         parts.append(_refill(study["refill"]))
     parts += [_noise(study["noise"]), _shifts(study["shifts"])]
     return "\n\n".join(parts) + "\n"
+
+
+def summary(study: Mapping[str, Any]) -> str:
+    """Return the short tables of docs/allocator.md: what each row gains in each regime, and the shipped row beside the others."""
+    regimes = study["regimes"]
+    head = "| P99 gained over the best static split in hindsight, % | " + " | ".join(name.capitalize() for name in regimes) + " |"
+    rows = [head, "|---" * (1 + len(regimes)) + "|"]
+    for key in next(iter(regimes.values()))["rows"]:
+        cells = [_interval(found["rows"][key]["gainPercent"]) for found in regimes.values()]
+        rows.append(f"| {ROWS[key].title} | " + " | ".join(cells) + " |")
+    floors = [f"{found['oracle']['noiseFloorPercent']:.2f}" for found in regimes.values()]
+    rows.append("| noise floor of the oracle | " + " | ".join(floors) + " |")
+    key = SHIPPED if study["setting"]["model"] else "anchor"
+    lines: dict[str, Callable[[Mapping[str, Any]], str]] = {
+        "over static 50, %": lambda found: _interval(found["rows"][key]["gainOver50Percent"]),
+        "over the best static split, all requests together, %": lambda found: _interval(found["rows"][key]["pooledGainPercent"]),
+        "share of the oracle's gain, %": lambda found: _interval(found["rows"][key]["sharePercent"], 0),
+        "P99 over the oracle's, %": lambda found: _interval(found["rows"][key]["regretPercent"]),
+        "P99 over the anchor's, %": lambda found: _interval(found.get("shippedAgainstAnchorPercent", (0.0, 0.0, 0.0))),
+        "within the objective, %: it, anchor, oracle, static 50": lambda found: ", ".join(
+            f"{found['rows'][name]['sloPercent']:.2f}" for name in (key, "anchor", "oracle", "static-50")
+        ),
+        "points from the oracle's split": lambda found: f"{found['rows'][key]['apartPoints']:.1f}",
+        "worst episode over the oracle's P99, %": lambda found: f"{found['rows'][key]['worstPercent']:.1f}",
+    }
+    beside = [f"| {ROWS[key].title} | " + " | ".join(name.capitalize() for name in regimes) + " |", rows[1]]
+    beside += [f"| {name} | " + " | ".join(cell(found) for found in regimes.values()) + " |" for name, cell in lines.items()]
+    return "\n".join(rows) + "\n\n" + "\n".join(beside)
+
+
+def with_summary(text: str, study: Mapping[str, Any]) -> str:
+    """Return a page whose part between the marks is the summary of a study."""
+    before, rest = text.split(BEGIN, 1)
+    _, after = rest.split(END, 1)
+    return f"{before}{BEGIN}\n{summary(study)}\n{END}{after}"
 
 
 def _setting(study: Mapping[str, Any]) -> str:
@@ -66,7 +102,9 @@ def _table(rows: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _interval(value: Sequence[float], digits: int = 2) -> str:
+def _interval(value: Sequence[float] | None, digits: int = 2) -> str:
+    if value is None:
+        return "-"
     middle, low, high = (f"{one:.{digits}f}" for one in value)
     return f"{middle} [{low}, {high}]"
 

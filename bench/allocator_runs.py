@@ -11,7 +11,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from bench import allocator_rows as rows
 from bench import allocator_site as site
 from bench.allocator_rows import ROWS, Agents, Plan
-from bench.allocator_site import START_UP_S, WINDOW_S, Episode
+from bench.allocator_site import INSTANCES, START_UP_S, WINDOW_S, Episode
 from policies.allocation.model_file import TrainedModel, read_model
 from policies.allocation.path import kernel
 from simulator.fleet.allocation import UserCurves
@@ -39,7 +39,8 @@ _SIMULATOR = ("simulator/core", "simulator/fleet", "simulator/physics", "simulat
 _FILES = ("simulator/request_log.py", "simulator/replay.py", "bench/allocator_site.py", "bench/allocator_runs.py")
 _POLICY = ("policies/allocation",)
 _POLICY_FILES = ("policies/measurement.py", "bench/allocator_rows.py")
-_ORACLE = ("simulator/oracle",)
+_KINDS: Mapping[str, tuple[str, ...]] = {"fixed": (), "agents": _POLICY, "oracle": ("simulator/oracle",)}
+_pinned: dict[str, str] = {}
 WINDOW_MS = 1000.0 * WINDOW_S
 Figures = dict[str, Any]
 
@@ -76,10 +77,22 @@ class Kept:
         os.replace(aside, self.folder / f"{name}.json")
 
 
+def pin(digests: Mapping[str, str]) -> None:
+    """Take over the digests of the process that started this one: files may have changed since."""
+    _pinned.update(digests)
+
+
+def code_digests() -> dict[str, str]:
+    """Return the digests that names are made of."""
+    return {kind: code_digest(kind) for kind in _KINDS}
+
+
 @cache
 def code_digest(kind: str) -> str:
     """Return a SHA-256 over the code that a figure depends on: `fixed`, `agents` or `oracle`."""
-    folders = _SIMULATOR + {"fixed": (), "agents": _POLICY, "oracle": _ORACLE}[kind]
+    if kind in _pinned:
+        return _pinned[kind]
+    folders = _SIMULATOR + _KINDS[kind]
     files = _FILES + (_POLICY_FILES if kind == "agents" else ())
     paths = sorted(
         {ROOT / file for file in files}
@@ -137,8 +150,9 @@ def carry_out(task: Task, folder: Path) -> int:
     todo = missing(task, kept, sha256)
     if not todo:
         return 0
-    log, manifest = task.episode.log()
-    hindsight = _hindsight(task.episode, kept, manifest.to_json()["cloning"])
+    whole, manifest = task.episode.whole()
+    hindsight = _hindsight(task.episode, whole, kept, manifest.to_json()["cloning"])
+    log = site.of_some_instances(whole, task.episode.instances)
     users = UserCurves()
     for key in todo:
         figures = _run(task.episode, key, log, hindsight, users=users, model=model)
@@ -159,23 +173,23 @@ def results(task: Task, folder: Path, sha256: str | None) -> dict[str, Figures]:
     out: dict[str, Figures] = {}
     for key in (*task.keys, "hindsight"):
         run = rows.same_run(key, blocking=blocking)
-        figures = kept.load(name_of(_plain_world(task.episode) if key == "hindsight" else task.episode, run, sha256))
+        figures = kept.load(name_of(_for_hindsight(task.episode) if key == "hindsight" else task.episode, run, sha256))
         if figures is None:
             raise KeyError(f"{task.episode.regime}, seed {task.episode.seed}: {key}")
         out[key] = figures
     return out
 
 
-def _plain_world(episode: Episode) -> Episode:
-    """Return the episode as hindsight sees it, whatever the agents' estimates are."""
-    return Episode(**{**episode.__dict__, "noise": 0.0})
+def _for_hindsight(episode: Episode) -> Episode:
+    """Return the episode as hindsight sees it: the whole fleet, whatever the agents' estimates are."""
+    return replace(episode, noise=0.0, instances=INSTANCES)
 
 
-def _hindsight(episode: Episode, kept: Kept, cloning: Any) -> Figures:
-    name = name_of(_plain_world(episode), "hindsight", None)
+def _hindsight(episode: Episode, whole: RequestLog, kept: Kept, cloning: Any) -> Figures:
+    name = name_of(_for_hindsight(episode), "hindsight", None)
     known = kept.load(name)
     if known is None:
-        found = site.look(episode)
+        found = site.look(whole, _for_hindsight(episode))
         places = np.where(found.fleet.planned >= 0, found.fleet.planned, found.fleet.static)
         best = np.where(found.fleet.best >= 0, found.fleet.best, found.fleet.static)
         known = {
@@ -216,7 +230,7 @@ def _run(
     figures = figures_of(result, episode, wanted_percents=hindsight["plannedPercents"])
     if isinstance(policy, Agents):
         figures["reasons"] = dict(policy.reasons)
-    return figures
+    return {"of": [key, episode.regime, episode.seed, episode.refill, episode.noise, episode.shift], **figures}
 
 
 def figures_of(result: FleetResult, episode: Episode, *, wanted_percents: Sequence[int]) -> Figures:

@@ -125,8 +125,8 @@ class Episode:
     def seconds(self) -> float:
         return SECONDS[self.regime]
 
-    def log(self) -> tuple[RequestLog, Manifest]:
-        """Return the requests of the instances that are simulated, and what of them is real."""
+    def whole(self) -> tuple[RequestLog, Manifest]:
+        """Return the requests of all instances of the fleet, and what of them is real."""
         shift = SHIFTS[self.shift]
         traffic = Traffic(
             seed=self.seed,
@@ -137,7 +137,6 @@ class Episode:
             arrivals=shift.arrivals,
         )
         log, manifest = REGIMES[self.regime](traffic)
-        log = of_some_instances(log, self.instances)
         return (log if self.shift == "" else shifted(log, shift)), manifest
 
     def fleet(self, *, emb_percent: int = 50) -> FleetConfig:
@@ -208,9 +207,8 @@ def static_place(found: OracleResult) -> int:
     return int(np.argmin(weight @ found.fleet_p99_ms[chosen]))
 
 
-def look(episode: Episode) -> OracleResult:
-    """Return what hindsight says about an episode."""
-    log, _ = episode.log()
+def look(log: RequestLog, episode: Episode) -> OracleResult:
+    """Return what hindsight says about the requests of the episode's instances."""
     return best_splits(log, episode.fleet(), window_ms=1000.0 * WINDOW_S, seed=episode.seed)
 
 
@@ -235,7 +233,7 @@ def _at_rate(regime: str, part: str, shift: str, rate: float) -> tuple[float, fl
     busy, planned = [], []
     for seed in RULE_SEEDS[:1] if shift else RULE_SEEDS:
         episode = Episode(regime=regime, part=part, seed=seed, rate=rate, slo_ms=100.0, shift=shift)
-        found = look(episode)
+        found = look(of_some_instances(episode.whole()[0], SIMULATED), episode)
         chosen, place = measured(found), static_place(found)
         busy.append(float(found.utilisation_percent[:, chosen, place].mean()))
         places = np.where(found.fleet.planned >= 0, found.fleet.planned, found.fleet.static)

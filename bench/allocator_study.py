@@ -184,7 +184,9 @@ def carry_out(tasks: Sequence[Task], folder: Path, *, workers: int, sha256: str 
 
 @contextmanager
 def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    pool = ProcessPoolExecutor(max_workers=workers, mp_context=get_context("spawn"))
+    pool = ProcessPoolExecutor(
+        max_workers=workers, mp_context=get_context("spawn"), initializer=runs.pin, initargs=(runs.code_digests(),)
+    )
     try:
         yield pool
     finally:
