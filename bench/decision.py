@@ -2,8 +2,9 @@
 
 The path is what `path.evaluate_one` does: two curves, the argmin over 91 splits, five probes, 31 features, network, clamp. Its
 baseline is the bare product of three numpy matrices of the network's size. `decide` is the whole decision around it with all that
-is recorded: freezes, trust, burst detector, residual, bounds, dead band, pace. "Nothing" is a compiled call that does nothing:
-what a cold processor takes for Python alone.
+is recorded: freezes, trust, burst detector, residual, bounds, dead band, pace; "within decide" is the path's part of that, where
+Python is warm by the time it begins, as in an agent. "Nothing" is a compiled call that does nothing: what a cold processor takes
+for Python alone.
 """
 
 import gc
@@ -17,7 +18,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from bench.report import Result, publish, summarise
-from policies.allocation import core
+from policies.allocation import core, goals
 from policies.allocation.examples import example_inputs
 from policies.allocation.features import FEATURE_SPEC, FEATURES
 from policies.allocation.model_file import SHAPES, Header, TrainedModel, read_model, write_model
@@ -27,19 +28,21 @@ from policies.allocation.types import AllocationIntent, Costs, Curve, DecisionIn
 
 HOT_GOAL_US = {50: 8.0, 99: 10.0}
 COLD_GOAL_US = {50: 32.0, 99: 60.0}
-PATH, NUMPY, PRODUCT, NOTHING = "path, compiled", "path, numpy", "matrix product", "nothing"
+PATH, WITHIN, NUMPY = "path, compiled", "path within decide", "path, numpy"
+PRODUCT, NOTHING = "matrix product", "nothing"
 WORKLOADS = 16
 INSTANCES = 1000
 
 Call = Callable[[], object]
+Timer = Callable[[], float]
 
 
 @dataclass(frozen=True)
 class Route:
-    """One thing to time: a call for each workload, in turn."""
+    """One thing to time: for each workload, in turn, a timer that does it and returns microseconds."""
 
     name: str
-    calls: Sequence[Call]
+    timers: Sequence[Timer]
 
 
 def run(*, quick: bool, as_json: bool, seed: int) -> None:
@@ -72,14 +75,48 @@ def _notes() -> str:
 
 def _routes(workloads: Sequence[DecisionInputs], model: TrainedModel) -> list[Route]:
     rows = [rows_of([inputs]) for inputs in workloads]
-    routes = [Route(PRODUCT, [_product(model, rows=1)])]
+    routes = [Route(PRODUCT, [timer(_product(model, rows=1))])]
     if core.available():
-        routes.append(Route(NOTHING, [core.nothing()]))
-        routes.append(Route(PATH, [_one(inputs, model) for inputs in workloads]))
-    routes.append(Route(NUMPY, [_bound(evaluate_numpy, each, model) for each in rows]))
+        routes.append(Route(NOTHING, [timer(core.nothing())]))
+        routes.append(Route(PATH, [timer(_one(inputs, model)) for inputs in workloads]))
+        routes.append(Route(WITHIN, [within(_decision(inputs, Strategy.LEARNED, model)) for inputs in workloads]))
+    routes.append(Route(NUMPY, [timer(_bound(evaluate_numpy, each, model)) for each in rows]))
     for strategy in (Strategy.STATIC, Strategy.MISS_RATIO_CURVE, Strategy.LEARNED):
-        routes.append(Route(f"decide, {strategy.value}", [_decision(inputs, strategy, model) for inputs in workloads]))
+        calls = [_decision(inputs, strategy, model) for inputs in workloads]
+        routes.append(Route(f"decide, {strategy.value}", [timer(call) for call in calls]))
     return routes
+
+
+def timer(call: Call) -> Timer:
+    """Time the whole of a call."""
+
+    def timed() -> float:
+        start = time.perf_counter_ns()
+        call()
+        return (time.perf_counter_ns() - start) / 1000.0
+
+    return timed
+
+
+def within(call: Call) -> Timer:
+    """Time what the path takes of a call that decides."""
+    spent: list[float] = []
+
+    def measured(emb: Curve, kv: Curve, figures: Sequence[float], model: TrainedModel | None) -> core.Outcome:
+        start = time.perf_counter_ns()
+        outcome = evaluate_one(emb, kv, figures, model)
+        spent.append((time.perf_counter_ns() - start) / 1000.0)
+        return outcome
+
+    def timed() -> float:
+        vars(goals)["evaluate_one"] = measured
+        try:
+            call()
+        finally:
+            vars(goals)["evaluate_one"] = evaluate_one
+        return spent.pop()
+
+    return timed
 
 
 def _bound(function: Callable[..., object], *arguments: object) -> Call:
@@ -148,31 +185,26 @@ def _hot(routes: Sequence[Route], *, decisions: int) -> Times:
     gc.collect()
     times: dict[str, list[float]] = {}
     for route in routes:
-        calls = cycle(route.calls)
-        times[route.name] = [_time_us(next(calls)) for _ in range(decisions)]
+        timers = cycle(route.timers)
+        times[route.name] = [next(timers)() for _ in range(decisions)]
     return times
 
 
 def _cold(routes: Sequence[Route], *, decisions: int) -> Times:
     """The same with a tenth of a second before each call; the routes take turns, so that all see the same machine."""
-    turns = [(route.name, cycle(route.calls)) for route in routes]
+    turns = [(route.name, cycle(route.timers)) for route in routes]
     times: dict[str, list[float]] = {route.name: [] for route in routes}
     for _ in range(decisions):
-        for name, calls in turns:
-            call = next(calls)
+        for name, timers in turns:
+            timed = next(timers)
             time.sleep(0.1)
-            times[name].append(_time_us(call))
+            times[name].append(timed())
     return times
-
-
-def _time_us(call: Call) -> float:
-    start = time.perf_counter_ns()
-    call()
-    return (time.perf_counter_ns() - start) / 1000.0
 
 
 def _report(label: str, runs: Sequence[Times], goals: Mapping[int, float]) -> list[Result]:
     results = []
+    judged = (PATH, WITHIN) if core.available() else (NUMPY,)
     for name in runs[0]:
         for q, goal in goals.items():
             values, baseline = ([float(np.percentile(times[each], q)) for times in runs] for each in (name, PRODUCT))
@@ -182,7 +214,7 @@ def _report(label: str, runs: Sequence[Times], goals: Mapping[int, float]) -> li
                     values,
                     unit="us",
                     baseline=None if name == PRODUCT else float(np.median(baseline)),
-                    goal=goal if name == PATH or (name == NUMPY and not core.available()) else None,
+                    goal=goal if name in judged else None,
                 )
             )
     return results
@@ -191,12 +223,13 @@ def _report(label: str, runs: Sequence[Times], goals: Mapping[int, float]) -> li
 def _many(workloads: Sequence[DecisionInputs], model: TrainedModel, *, runs: int) -> list[Result]:
     """Microseconds an instance of a thousand in one call: the operator's look at a whole fleet."""
     rows = rows_of([workloads[i % len(workloads)] for i in range(INSTANCES)])
-    product = [_time_us(_product(model, rows=INSTANCES)) / INSTANCES for _ in range(runs)]
+    multiply = timer(_product(model, rows=INSTANCES))
+    product = [multiply() / INSTANCES for _ in range(runs)]
     calls = {PATH: _bound(evaluate, rows, model)} if core.available() else {}
     calls[NUMPY] = _bound(evaluate_numpy, rows, model)
     results = [summarise(f"{PRODUCT}, {INSTANCES} instances in one call", product, unit="us each")]
     for name, call in calls.items():
-        each = [_time_us(call) / INSTANCES for _ in range(runs)]
+        each = [timed() / INSTANCES for timed in [timer(call)] * runs]
         baseline = float(np.median(product))
         results.append(summarise(f"{name}, {INSTANCES} instances in one call", each, unit="us each", baseline=baseline))
     return results
