@@ -19,7 +19,7 @@ DEFAULT_SEEDS = "1,2"
 
 
 def train(
-    steps: Annotated[int, typer.Option(help="Steps of one seed, over all its instances.", min=1)] = 1_500_000,
+    steps: Annotated[int, typer.Option(help="Steps of one seed, over all its instances.", min=1)] = 1_200_000,
     seeds: Annotated[str, typer.Option(help="Seeds to train, with commas; the one that validates best is kept.")] = DEFAULT_SEEDS,
     out: Annotated[Path, typer.Option(help="Folder for model file and card.")] = Path("out/model"),
     work: Annotated[Path, typer.Option(help="Folder for checkpoints and logs.")] = Path("out/training"),
@@ -27,7 +27,7 @@ def train(
     quick: Annotated[
         bool, typer.Option("--quick", help="A model in a minute, to see that all works; its quality is poor.")
     ] = False,
-    request_level: Annotated[bool, typer.Option(help="Evaluate on recorded requests too (about two minutes).")] = True,
+    request_level: Annotated[bool, typer.Option(help="Evaluate on recorded requests too (a minute or two).")] = True,
 ) -> None:
     """Train an allocator model (one to fifteen minutes; `make train` installs what it needs).
 
@@ -42,6 +42,7 @@ def train(
     except ValueError as error:
         raise typer.BadParameter(f"{seeds!r} is no list of whole numbers", param_hint="--seeds") from error
     from training.ppo import Plan
+    from training.report import COURSES
     from training.run import run
 
     plan = Plan(steps=60_000, worlds=512, warm_start_rounds=2) if quick else Plan(steps=steps)
@@ -63,7 +64,7 @@ def train(
                 out=out,
                 command=command,
                 resume=resume,
-                courses=12 if quick else 64,
+                courses=12 if quick else COURSES,
                 request_level=request_level and not quick,
                 log_formats=formats,
                 progress=lambda steps, total, note: bar.update(task, completed=steps, total=total, description=f"{note:44}"),

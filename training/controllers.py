@@ -6,9 +6,9 @@ import numpy as np
 
 from policies.allocation.base import act, clamp_points, out_of_distribution
 from policies.allocation.features import Situation, features
-from policies.allocation.model_file import TrainedModel
+from policies.allocation.model_file import Origin, TrainedModel
 from training.curves import Floats
-from training.dynamics import HIGHEST, LOWEST, MAX_STEP_PERCENT, Instances, Outcome
+from training.dynamics import HIGHEST, LOWEST, Instances, Outcome
 
 Controller = Callable[[Instances, Situation], Outcome]
 CLAMP_PERCENT = 10.0
@@ -36,7 +36,12 @@ def fixed(share: float | Floats) -> Controller:
 
 def free(model: TrainedModel) -> Controller:
     """Do what the model says, unguarded."""
-    return lambda instances, s: instances.step(_answer(model, s))
+
+    def decide(instances: Instances, s: Situation) -> Outcome:
+        action = act(model, features(s))
+        return instances.step_wanting(_asked(model, s, action), action)
+
+    return decide
 
 
 def guarded(model: TrainedModel, *, clamp_percent: float = CLAMP_PERCENT) -> Controller:
@@ -45,7 +50,7 @@ def guarded(model: TrainedModel, *, clamp_percent: float = CLAMP_PERCENT) -> Con
     def decide(instances: Instances, s: Situation) -> Outcome:
         x = features(s)
         action = act(model, x)
-        wanted = np.clip(s.emb_share + action * model.max_step_percent / 100.0, LOWEST, HIGHEST)
+        wanted = np.clip(_asked(model, s, action), LOWEST, HIGHEST)
         volatility = np.maximum(s.emb_volatility, s.kv_volatility)
         width = clamp_points(np.full(len(action), clamp_percent), volatility) / 100.0
         wanted = np.clip(wanted, s.smoothed_anchor_share - width, s.smoothed_anchor_share + width)
@@ -55,5 +60,7 @@ def guarded(model: TrainedModel, *, clamp_percent: float = CLAMP_PERCENT) -> Con
     return decide
 
 
-def _answer(model: TrainedModel, s: Situation) -> Floats:
-    return np.asarray(act(model, features(s)) * (model.max_step_percent / MAX_STEP_PERCENT))
+def _asked(model: TrainedModel, s: Situation, action: Floats) -> Floats:
+    """The split that the model asks for, as a share."""
+    origin = s.emb_share if model.header.origin is Origin.SPLIT else s.smoothed_anchor_share
+    return np.asarray(origin + action * model.max_step_percent / 100.0)

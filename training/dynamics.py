@@ -17,8 +17,8 @@ from training.curves import POINTS, STEP, Floats, RowTables, at, held, of_an_age
 from training.estimates import Estimates
 from training.worlds import STEPS, THROTTLE_SHARE, Ints, Refill, Worlds, rate_factor, second_share
 
-MAX_STEP_PERCENT = 5.0
-"""Points of usable that an action of 1 asks for."""
+MAX_STEP_PERCENT = 10.0
+"""Points of usable that an action of 1 stands for, counted from the smoothed anchor: an action of 0 is the strategy MissRatioCurve."""
 LOWEST, HIGHEST = 0.05, 0.95
 MOVE_COST = 1.0
 """Reward lost by moving all of usable once, in units of the logarithm of P99."""
@@ -130,8 +130,8 @@ class Instances:
     def step(self, action: Floats) -> Outcome:
         """Let a second pass under the actions, float64[n] in -1..1."""
         action = np.clip(action, -1.0, 1.0)
-        wanted = self.share + action * MAX_STEP_PERCENT / 100.0
-        return self._pass(wanted, action)
+        origin = np.where(np.isnan(self.smoothed), self.share, self.smoothed)
+        return self._pass(origin + action * MAX_STEP_PERCENT / 100.0, action)
 
     def step_towards(self, wanted: Floats) -> Outcome:
         """Let a second pass with other splits wanted (shares of usable): what every strategy but a trained one does."""

@@ -1,7 +1,7 @@
 """The two faces of the dynamics for learning libraries: many instances as one stable-baselines3 VecEnv, one as a gymnasium Env.
 
 Observations are the features of `policies.allocation.features`, normalised and cut as an exported model does it, so what PPO
-learns is the network that agents run. An action of 1 asks for `MAX_STEP_PERCENT` more points of usable for the EMB cache.
+learns is the network that agents run. An action of 1 asks for `MAX_STEP_PERCENT` points of usable beyond the smoothed anchor.
 """
 
 from dataclasses import dataclass

@@ -46,7 +46,7 @@ def model_bytes(
         format=FORMAT,
         feature_spec=FEATURE_SPEC,
         max_step_percent=MAX_STEP_PERCENT,
-        origin=Origin.SPLIT,
+        origin=Origin.ANCHOR,
         refill_modes=tuple(mode.name.lower() for mode in Refill),
         training=dict(training or {}),
         scores=scores,

@@ -36,8 +36,7 @@ class Normal:
         for _ in range(steps):
             seen.append(instances.features())
             heading = 0.9 * heading + 0.3 * rng.standard_normal(len(instances))
-            towards = (instances.smoothed - instances.share) * 20.0
-            instances.step(np.where(follows, towards, heading))
+            instances.step(np.where(follows, 0.0, heading))
         x = np.concatenate(seen).astype(np.float64)
         return Normal(x.mean(axis=0).astype(np.float32), np.maximum(x.std(axis=0), _LEAST_SCALE).astype(np.float32))
 

@@ -40,7 +40,7 @@ _CHECKPOINT_FORMAT = 1
 class Plan:
     """Numbers of one training run; the same plan and seed give the same model on the same machine type and versions."""
 
-    steps: int = 1_500_000
+    steps: int = 1_200_000
     instances: int = 256
     rollout: int = 64
     batch: int = 4096
@@ -145,14 +145,14 @@ def train(
 
 
 def _warm_start(model: PPO, env: ManyInstances, plan: Plan, progress: Progress) -> None:
-    """Teach the network the way to the best split, which the simulation knows, on the states that it reaches itself."""
+    """Teach the network how far the best split, which the simulation knows, is from the smoothed anchor, where it gets to itself."""
     optimiser = torch.optim.Adam(model.policy.parameters(), lr=1e-3)
     for round_ in range(plan.warm_start_rounds):
         progress(0, plan.steps, f"warm start {round_ + 1}/{plan.warm_start_rounds}")
         seen, wanted = [], []
         x = env.look()
         for _ in range(plan.rollout * 2):
-            offset = env.instances.best_share() - env.instances.share
+            offset = env.instances.best_share() - env.instances.smoothed
             seen.append(x)
             wanted.append(np.clip(offset * 100.0 / MAX_STEP_PERCENT, -1.0, 1.0))
             action, _ = model.predict(x, deterministic=round_ > 0)

@@ -12,7 +12,7 @@ from training.evaluation import NOISE_LEVELS, REGIMES, START_UP, Scores, best_fi
 from training.worlds import STEPS, Worlds
 
 HELD_OUT_SEED = 77_001
-COURSES = 64
+COURSES = 48
 """Courses a regime."""
 _RESAMPLES = 2000
 
