@@ -65,8 +65,9 @@ async def fetch(
     ProtocolViolation
         When the status code is none of `accept` or the body is too large.
     """
-    headers = {"content-type": "application/json"} if body is not None else None
     payload = msgspec.json.encode(body) if body is not None else content
+    kind = "application/json" if body is not None else "application/octet-stream"
+    headers = {"content-type": kind} if payload is not None else None
     try:
         async with client.stream(method, path, content=payload, params=params, headers=headers) as response:
             read = await answers.read_bounded(response.aiter_bytes(), call=f"{method} {path}", limit_bytes=MAX_ANSWER_BYTES)

@@ -8,6 +8,7 @@ socket, which needs a connector of its own, still gets an `AgentClient`.
 from __future__ import annotations
 
 import ssl
+from collections.abc import Mapping
 from functools import partial
 from typing import Literal
 
@@ -23,7 +24,7 @@ from controllers.runtime.loop import Context
 
 MAX_ANSWER_BYTES = 1 << 20
 _TIMEOUT = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
-_JSON = {"content-type": "application/json"}
+_JSON, _BYTES = ({"content-type": kind} for kind in ("application/json", "application/octet-stream"))
 
 
 def new_agents(ctx: Context, book: AgentBook) -> Agents:
@@ -73,18 +74,20 @@ class SessionAgent:
         return answers.decode(await self._call("PUT", "/intent", body, (200, 400, 403, 409)), IntentAnswer)
 
     async def put_model(self, sha256: str, data: bytes) -> ModelAnswer:
-        return answers.decode(await self._call("PUT", f"/model/{sha256}", data, (200, 400, 409)), ModelAnswer)
+        return answers.decode(await self._call("PUT", f"/model/{sha256}", data, (200, 400, 409), headers=_BYTES), ModelAnswer)
 
     async def aclose(self) -> None:
         """The session belongs to the runtime."""
 
-    async def _call(self, method: str, path: str, body: bytes | None, accept: tuple[int, ...]) -> bytes:
+    async def _call(
+        self, method: str, path: str, body: bytes | None, accept: tuple[int, ...], *, headers: Mapping[str, str] = _JSON
+    ) -> bytes:
         try:
             async with self._session.request(
                 method,
                 self._base + path,
                 data=body,
-                headers=_JSON if body is not None else None,
+                headers=headers if body is not None else None,
                 timeout=_TIMEOUT,
                 ssl=self._tls,
                 allow_redirects=False,

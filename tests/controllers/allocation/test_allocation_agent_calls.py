@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 from loop_objects import agent_status
 
-from contract.agent import Intent, IntentAnswer, IntentStatus
+from contract.agent import Intent, IntentAnswer, IntentStatus, ModelAnswer, ModelStatus
 from contract.agent_client import AgentClient
 from contract.errors import ProtocolViolation, Unreachable
 from contract.http import tls_context
@@ -159,3 +159,36 @@ def test_an_operator_whose_agents_live_in_pods_does_not_load_the_client_of_the_c
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
+
+
+async def test_the_bytes_of_a_model_go_out_as_they_are_and_a_refusal_is_an_answer() -> None:
+    seen = []
+    said = ModelAnswer(status=ModelStatus.REFUSED, models=["a" * 64], reason="NotAModel", message="no header")
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.append((request.method, request.path, request.content_type, await request.read()))
+        return web.Response(body=msgspec.json.encode(said), status=400)
+
+    data = bytes(range(256)) * 1024
+    async with agent_at(answer) as agent:
+        assert await agent.put_model("b" * 64, data) == said
+    assert seen == [("PUT", f"/agent/v1/model/{'b' * 64}", "application/octet-stream", data)]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 200),
+        (b"{}", 200),
+        (b'{"status":"held","models":["x"]}', 200),
+        (b'{"status":"perhaps","models":[]}', 200),
+        (b'{"status":"held","models":[]}', 404),
+        (b'{"status":"held","models":[]}', 301),
+        (b"[" * 50_000, 200),
+        (b"x" * (MAX_ANSWER_BYTES + 1), 400),
+    ],
+)
+async def test_nonsense_about_a_model_is_a_violation(body: bytes, status: int) -> None:
+    async with agent_at(answering(body, status=status)) as agent:
+        with pytest.raises(ProtocolViolation):
+            await agent.put_model("b" * 64, b"bytes")
