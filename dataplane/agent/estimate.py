@@ -75,18 +75,18 @@ class Estimators:
         # The correction for unsampled hot keys compares sampled with asked bytes: what got lost must not count as asked.
         seen_share = len(records) / (len(records) + lost) if lost else 1.0
         now, before, describe = reading.now.counters, reading.previous.counters, reading.describe
-        kinds = records["kind_size"] >> 30
-        times_ms = np.minimum(records["time_us"] / 1000.0, engine_now_ms) + self._shift_ms
+        words = _words(records)
+        kinds = words[:, 0] >> 62
         tokens = now.kv.tokens_asked - before.kv.tokens_asked
         rows = now.emb.rows_asked - before.emb.rows_asked
         for estimator, kind, unit_bytes, asked in (
             (self._users, KIND_KV, describe.kv_bytes_per_token, tokens),
             (self._rows, KIND_EMB, describe.emb_row_bytes, rows),
         ):
-            mine = kinds == kind
-            sizes = (records["kind_size"][mine] & MAX_SIZE).astype(np.float64) * unit_bytes
-            keys = records["key"][mine].astype(np.uint64)
-            estimator.ingest(keys, times_ms[mine], sizes, asked_bytes=asked * unit_bytes * seen_share, now_ms=self._now_ms)
+            mine = words[kinds == kind]
+            sizes = (mine[:, 0] >> 32 & MAX_SIZE) * float(unit_bytes)
+            times_ms = mine[:, 2] / 1000.0 + self._shift_ms
+            estimator.ingest(mine[:, 1], times_ms, sizes, asked_bytes=asked * unit_bytes * seen_share, now_ms=self._now_ms)
         work = work_between(now, before, interval_ms=engine_now_ms - reading.previous.clock_ms)
         self._costs = update_costs(self._costs, work, decay_ms=self._memory_ms / 2.0)
 
@@ -131,6 +131,11 @@ class Estimators:
             self._shift_ms = self._now_ms - reading.now.clock_ms
         elif reading.restarted:
             self._shift_ms = self._now_ms + max(waited_ms, 0.0) - reading.now.clock_ms
+
+
+def _words(records: NDArray[Any]) -> NDArray[np.uint64]:
+    """Records as three words each: kind, size and sequence (from the top bit down), key, time in microseconds."""
+    return np.ascontiguousarray(records).view("<u8").reshape(-1, 3)
 
 
 def work_between(now: Counters, before: Counters, *, interval_ms: float) -> WorkDelta:

@@ -13,7 +13,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.allocation.reuse import ReuseHistogram
+from policies.allocation.reuse import Histograms, ReuseHistogram
 from policies.allocation.table import AccessTable, mix64
 from policies.allocation.turn import TurnWatch
 from policies.allocation.types import Curve
@@ -84,10 +84,8 @@ class ReuseTimeEstimator:
         self._steps_ms = np.diff(self._edges_ms)
         self._bins = bins
         self._table = AccessTable(entries=table_entries, decay_ms=decay_ms, bins=bins, shortest_ms=shortest_ms, log_step=log_step)
-        self._slow = ReuseHistogram(bins=bins, decay_ms=decay_ms)
-        self._quick = ReuseHistogram(bins=bins, decay_ms=decay_ms / _QUICK)
-        self._quickest = ReuseHistogram(bins=bins, decay_ms=decay_ms / _QUICKEST)
-        self._histograms = (self._slow, self._quick, self._quickest)
+        self._histograms = Histograms(bins=bins, decays_ms=(decay_ms, decay_ms / _QUICK, decay_ms / _QUICKEST))
+        self._slow, self._quick, self._quickest = self._histograms.each
         self._watch = TurnWatch(edges_ms=self._edges_ms, sample_rate=sample_rate)
         self._first_ms: float | None = None
         self._last_ms = 0.0
@@ -98,8 +96,7 @@ class ReuseTimeEstimator:
     @property
     def memory_bytes(self) -> int:
         """Bytes held by tables and histograms; does not grow."""
-        histograms = sum(h.weight.nbytes + h.square.nbytes for h in self._histograms)
-        return self._table.nbytes + self._edges_ms.nbytes + self._steps_ms.nbytes + histograms
+        return self._table.nbytes + self._edges_ms.nbytes + self._steps_ms.nbytes + self._histograms.nbytes
 
     def ingest(
         self,
@@ -129,28 +126,26 @@ class ReuseTimeEstimator:
         n = len(keys)
         if n == 0 and now_ms is None:
             return
-        if now_ms is not None:
+        if n > 1 and (t_ms[1:] < t_ms[:-1]).any():
+            order = np.argsort(t_ms, kind="stable")
+            keys, t_ms = keys[order], t_ms[order]
+            size_bytes = size_bytes[order] if isinstance(size_bytes, np.ndarray) else size_bytes
+        if now_ms is not None and n and t_ms[-1] > now_ms:
             t_ms = np.minimum(t_ms, now_ms)  # a stamp from the future must not age everything else
-        end_ms = now_ms if now_ms is not None else float(t_ms.max())
+        end_ms = now_ms if now_ms is not None else float(t_ms[-1])
         if self._first_ms is None:
-            self._first_ms = float(t_ms.min()) if n else end_ms
+            self._first_ms = float(t_ms[0]) if n else end_ms
             self._last_ms = self._first_ms
         dt_ms = max(end_ms - self._last_ms, 0.0)
         self._last_ms = max(end_ms, self._last_ms)
-        sizes = np.broadcast_to(np.asarray(size_bytes, dtype=np.float64), (n,))
+        sizes = np.asarray(size_bytes, dtype=np.float64) if isinstance(size_bytes, np.ndarray) else np.full(n, float(size_bytes))
         asked = float(sizes.sum()) / self.sample_rate if asked_bytes is None else asked_bytes
-        for histogram in self._histograms:
-            histogram.forget(dt_ms)
-            histogram.asked_bytes += asked
+        self._histograms.forget(dt_ms, asked_bytes=asked)
         if n == 0:
             return
-        self._last_sample_ms = max(self._last_sample_ms, float(t_ms.max()))
-        if np.any(t_ms[1:] < t_ms[:-1]):
-            order = np.argsort(t_ms, kind="stable")
-            keys, t_ms, sizes = keys[order], t_ms[order], sizes[order]
+        self._last_sample_ms = max(self._last_sample_ms, float(t_ms[-1]))
         binned, squares = self._table.count(keys, t_ms, sizes)
-        for histogram in self._histograms:
-            histogram.add(binned, squares, sizes)
+        self._histograms.add(binned, squares, sizes)
         if self._last_ms - self._checked_ms >= _CHECK_MS:
             self._checked_ms = self._last_ms
             self._notice_a_turn()
@@ -189,8 +184,7 @@ class ReuseTimeEstimator:
         """
         recent = (self._quickest, self._quick)
         if self._watch.has_turned(recent, self._slow, now_ms=self._last_ms, first_ms=self._first_ms or 0.0):
-            for histogram in self._histograms:
-                histogram.clear()
+            self._histograms.clear()
 
     def _miss(self, histogram: ReuseHistogram) -> NDArray[np.float64]:
         return histogram.survival(self.sample_rate, ordinary_spread=self._ordinary_spread)
@@ -198,6 +192,11 @@ class ReuseTimeEstimator:
     def _points(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Curve at the bin edges: capacity in bytes (rising), miss ratio (falling)."""
         miss = self._miss(self._slow)
-        capacity = np.zeros(self._bins + 1)
-        np.cumsum(self._steps_ms * (miss[1:] + miss[:-1]) * (0.5 * self._slow.rate_bytes_per_ms), out=capacity[1:])
+        capacity = np.empty(self._bins + 1)
+        capacity[0] = 0.0
+        steps = capacity[1:]
+        np.add(miss[1:], miss[:-1], out=steps)
+        steps *= self._steps_ms
+        steps *= 0.5 * self._slow.rate_bytes_per_ms
+        steps.cumsum(out=steps)
         return capacity, miss

@@ -12,9 +12,58 @@ of the sample: it is asked again at once, so what it weighs goes to the shortest
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+
+
+class Histograms:
+    """Several memories of one stream that fade at different paces, faded and filled together.
+
+    Parameters
+    ----------
+    bins
+        Number of reuse-time bins, without the last one.
+    decays_ms
+        Time constants of forgetting; `math.inf` keeps all.
+    """
+
+    def __init__(self, *, bins: int, decays_ms: Sequence[float]) -> None:
+        self._sums = np.zeros((2, len(decays_ms), bins + 1))
+        self._keep = np.ones((2, len(decays_ms), 1))
+        self.each = tuple(
+            ReuseHistogram(decay_ms=decay_ms, weight=self._sums[0, row], square=self._sums[1, row])
+            for row, decay_ms in enumerate(decays_ms)
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held; does not grow."""
+        return self._sums.nbytes
+
+    def forget(self, dt_ms: float, *, asked_bytes: float) -> None:
+        """Let `dt_ms` pass, in which so much was asked for by all accesses."""
+        for row, histogram in enumerate(self.each):
+            keep = math.exp(-dt_ms / histogram.decay_ms)
+            self._keep[0, row], self._keep[1, row] = keep, keep * keep
+            histogram.fade(keep, dt_ms=dt_ms)
+            histogram.asked_bytes += asked_bytes
+        self._sums *= self._keep
+
+    def add(self, binned: NDArray[np.float64], squares: NDArray[np.float64], sizes: NDArray[np.float64]) -> None:
+        """Count sampled accesses: bytes and squares of weights by bin, and the size of each."""
+        self._sums[0] += binned
+        self._sums[1] += squares
+        total, square = float(sizes.sum()), float(sizes.dot(sizes))
+        for histogram in self.each:
+            histogram.count(len(sizes), size_sum=total, size_square=square)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._sums[:] = 0.0
+        for histogram in self.each:
+            histogram.clear()
 
 
 class ReuseHistogram:
@@ -22,21 +71,20 @@ class ReuseHistogram:
 
     Parameters
     ----------
-    bins
-        Number of reuse-time bins, without the last one.
     decay_ms
         Time constant of forgetting; `math.inf` keeps all.
+    weight, square
+        float64[bins + 1], bytes by bin, and squares of the keys' weights shared out to the bins; rows of `Histograms`.
     """
 
-    def __init__(self, *, bins: int, decay_ms: float) -> None:
+    def __init__(self, *, decay_ms: float, weight: NDArray[np.float64], square: NDArray[np.float64]) -> None:
         self.decay_ms = decay_ms
-        self.weight = np.zeros(bins + 1)
-        self.square = np.zeros(bins + 1)  # squares of the keys' weights, shared out to the bins
+        self.weight = weight
+        self.square = square
         self.asked_bytes = 0.0  # of all accesses, sampled or not
         self.elapsed_ms = 0.0  # decayed time, so that asked bytes over it is a rate
         self.samples = 0.0
-        self._size_sum = 0.0
-        self._size_square = 0.0
+        self._size_sum = self._size_square = 0.0
 
     @property
     def rate_bytes_per_ms(self) -> float:
@@ -51,11 +99,8 @@ class ReuseHistogram:
         mean = self._size_sum / self.samples
         return max(self._size_square / self.samples / (mean * mean) - 1.0, 0.0)
 
-    def forget(self, dt_ms: float) -> None:
-        """Let `dt_ms` pass."""
-        keep = math.exp(-dt_ms / self.decay_ms)
-        self.weight *= keep
-        self.square *= keep * keep
+    def fade(self, keep: float, *, dt_ms: float) -> None:
+        """Keep this share of all sums but those by bin."""
         self.asked_bytes *= keep
         self.samples *= keep
         self._size_sum *= keep
@@ -64,13 +109,15 @@ class ReuseHistogram:
         passed = dt_ms if math.isinf(self.decay_ms) else self.decay_ms * (1.0 - keep)
         self.elapsed_ms = self.elapsed_ms * keep + passed
 
-    def add(self, binned: NDArray[np.float64], squares: NDArray[np.float64], sizes: NDArray[np.float64]) -> None:
-        """Count sampled accesses: bytes and squares of weights by bin, and the size of each."""
-        self.weight += binned
-        self.square += squares
-        self.samples += len(sizes)
-        self._size_sum += float(sizes.sum())
-        self._size_square += float(np.dot(sizes, sizes))
+    def count(self, samples: int, *, size_sum: float, size_square: float) -> None:
+        """Add to all sums but those by bin."""
+        self.samples += samples
+        self._size_sum += size_sum
+        self._size_square += size_square
+
+    def clear(self) -> None:
+        """Forget all sums but those by bin."""
+        self.asked_bytes = self.elapsed_ms = self.samples = self._size_sum = self._size_square = 0.0
 
     def survival(self, sample_rate: float, *, ordinary_spread: float = 0.0) -> NDArray[np.float64]:
         """Share of asked bytes whose reuse time exceeds each bin's edge; float64[bins + 1], falling from 1.
@@ -83,29 +130,33 @@ class ReuseHistogram:
             Standard deviations of the sample's weight that ordinary keys answer for; `math.inf` knows no hot keys, and 0 lays all
             that is missing to hot keys and takes a surplus off the shortest reuse too.
         """
-        out = np.ones(len(self.weight))
         expected = self.asked_bytes * sample_rate
         if expected <= 0.0:
-            return out
-        hit = np.cumsum(self.weight[:-1])
-        hit += expected - (float(hit[-1]) + float(self.weight[-1]))
-        if ordinary_spread > 0.0:
-            hit -= self._ordinary(expected, sample_rate, ordinary_spread)
+            return np.ones(len(self.weight))
+        out = self.weight.cumsum()
+        lack = expected - float(out[-1])
+        out[1:] = out[:-1]
+        out[0] = 0.0
+        hit = out[1:]
+        hit += lack
+        if ordinary_spread > 0.0 and lack != 0.0:
+            hit -= self._ordinary(lack, sample_rate, ordinary_spread)
             np.maximum.accumulate(hit, out=hit)
-        out[1:] = np.clip(1.0 - hit / expected, 0.0, 1.0)
+        hit /= -expected
+        out += 1.0
+        np.minimum(out, 1.0, out=out)
+        np.maximum(out, 0.0, out=out)
         return out
 
-    def _ordinary(self, expected: float, sample_rate: float, spread: float) -> NDArray[np.float64]:
+    def _ordinary(self, lack: float, sample_rate: float, spread: float) -> NDArray[np.float64]:
         """What the shortest reuse was given too much, by bin: ordinary keys' part of the lack, above each edge."""
-        total = float(self.square.sum())
+        above = self.square.cumsum()
+        total = float(above[-1])
         if total <= 0.0:
             return np.zeros(len(self.square) - 1)
-        lack = expected - float(self.weight.sum())
         if math.isfinite(spread):
             lack = min(lack, spread * math.sqrt((1.0 - sample_rate) * total))
-        return np.asarray(lack * (1.0 - np.cumsum(self.square[:-1]) / total))
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self.weight[:] = self.square[:] = 0.0
-        self.asked_bytes = self.elapsed_ms = self.samples = self._size_sum = self._size_square = 0.0
+        out = above[:-1]
+        out *= -lack / total
+        out += lack
+        return out
