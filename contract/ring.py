@@ -179,12 +179,13 @@ class RingReader:
             return np.empty(0, dtype=RECORD), start, start - cursor
         records = self._copy(start, count)
         claim = self._counter(CLAIM_AT)
-        if not head <= claim <= max(head, self._counter(HEAD_AT)) + _FAR * self._capacity:
+        far = _FAR * self._capacity
+        if claim < head or (claim - head > far and claim - self._counter(HEAD_AT) > far):
             raise RingBroken(f"ring: claim {claim} with head {head}")
         overwritten = min(max(0, claim - self._capacity - start), count)
         records = records[overwritten:]
-        expected = np.arange(start + overwritten, start + count, dtype=np.uint64).astype(np.uint32)
-        if not np.array_equal(records["sequence"], expected):
+        places = np.arange(start + overwritten, start + count, dtype=np.uint64)
+        if (records["sequence"] ^ places.astype(np.uint32)).any():
             raise RingBroken("ring: a record is not at its place")
         return records, start + count, start + overwritten - cursor
 

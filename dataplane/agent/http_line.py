@@ -41,7 +41,7 @@ class HttpLine:
     token : str, optional
         Bearer token.
     timeout_s : float
-        Limit of each call in seconds, connecting included.
+        Limit of each call in seconds, and of connecting.
 
     Raises
     ------
@@ -91,16 +91,15 @@ class HttpLine:
             head += f"content-type: application/json\r\ncontent-length: {len(body or b'')}\r\n"
         request = head.encode("ascii") + b"\r\n" + (body or b"")
         try:
-            async with asyncio.timeout(self._timeout_s):
-                while True:
-                    reused = bool(self._idle)
-                    connection = self._idle.pop() if reused else await self._connect()
-                    try:
-                        return await self._exchange(connection, request)
-                    except _ClosedByPeer:
-                        # It had been idle too long for the server: nothing was answered, so ask again.
-                        if not (reused and connection.untouched):
-                            raise
+            while self._idle:
+                connection = self._idle.pop()
+                try:
+                    return await self._exchange(connection, request)
+                except _ClosedByPeer:
+                    # It had been idle too long for the server: nothing was answered, so ask again.
+                    if not connection.untouched:
+                        raise
+            return await self._exchange(await self._connect(), request)
         except (TimeoutError, OSError) as error:
             raise Unreachable(f"{method} {path}: {type(error).__name__}") from error
         except _Malformed as error:
@@ -108,7 +107,7 @@ class HttpLine:
 
     async def _exchange(self, connection: _Connection, request: bytes) -> Response:
         try:
-            response = await connection.exchange(request)
+            response = await connection.exchange(request, timeout_s=self._timeout_s)
         except BaseException:
             connection.abort()
             raise
@@ -120,10 +119,11 @@ class HttpLine:
 
     async def _connect(self) -> _Connection:
         loop = asyncio.get_running_loop()
-        if self._path is not None:
-            _, connection = await loop.create_unix_connection(_Connection, self._path)
-        else:
-            _, connection = await loop.create_connection(_Connection, self._host, self._port, ssl=self._tls)
+        async with asyncio.timeout(self._timeout_s):
+            if self._path is not None:
+                _, connection = await loop.create_unix_connection(_Connection, self._path)
+            else:
+                _, connection = await loop.create_connection(_Connection, self._host, self._port, ssl=self._tls)
         return connection
 
 
@@ -151,15 +151,24 @@ class _Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
-    async def exchange(self, request: bytes) -> Response:
-        """Send a request and wait for its answer."""
+    async def exchange(self, request: bytes, *, timeout_s: float) -> Response:
+        """Send a request and wait for its answer; TimeoutError when that takes too long."""
         self.untouched = True
         if self._transport is None or self._transport.is_closing() or self._received:
             raise _ClosedByPeer
-        self._waiter = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
         self._head = self._chunks = None
         self._transport.write(request)
-        return await self._waiter
+        deadline = loop.call_later(timeout_s, self._give_up)
+        try:
+            return await self._waiter
+        finally:
+            deadline.cancel()
+
+    def _give_up(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(TimeoutError())
 
     def abort(self) -> None:
         """Drop the connection at once."""
