@@ -51,7 +51,7 @@ def card(
         ),
         _text(
             f"Features `{FEATURE_SPEC}` ({len(FEATURES)}), two layers of 64 tanh, one answer in -1..1; 1 asks for "
-            f"{model.max_step_percent:g} points more for the EMB cache than are in force. It is meant to run inside the guards "
+            f"{model.max_step_percent:g} points more EMB than the smoothed anchor. It is meant to run inside the guards "
             "of strategy `Learned`: a clamp around the smoothed anchor that widens with the volatility of the curves, and the "
             "anchor where a feature lies outside the ranges below."
         ),
@@ -99,10 +99,10 @@ def verdict(report: Report) -> str:
         sides = []
         for regime in ("Steady", "Trend", "Burst"):
             gap = values[f"{case}, {regime}, model, guarded"] - values[f"{case}, {regime}, anchor, smoothed"]
-            word = "level" if abs(gap) < 0.1 else f"{'better' if gap < 0 else 'worse'} by {abs(gap):.1f} points"
+            word = "level" if abs(gap) < 0.05 else f"{'better' if gap < 0 else 'worse'} by {abs(gap):.2f} points"
             sides.append(f"{regime} {word}")
         lines.append(f"- {case}: {', '.join(sides)}")
-    return "Guarded model against smoothed anchor (regret in P99):\n\n" + "\n".join(lines)
+    return "Guarded model against smoothed anchor (median regret in P99):\n\n" + "\n".join(lines)
 
 
 def _ranges(model: TrainedModel) -> str:

@@ -18,7 +18,7 @@ from training.estimates import Estimates
 from training.worlds import STEPS, THROTTLE_SHARE, Ints, Refill, Worlds, rate_factor, second_share
 
 MAX_STEP_PERCENT = 10.0
-"""Points of usable that an action of 1 stands for, counted from the smoothed anchor: an action of 0 is the strategy MissRatioCurve."""
+"""Points of usable that an action of 1 stands for, counted from the smoothed anchor: 0 is the strategy MissRatioCurve."""
 LOWEST, HIGHEST = 0.05, 0.95
 MOVE_COST = 1.0
 """Reward lost by moving all of usable once, in units of the logarithm of P99."""

@@ -145,7 +145,7 @@ def train(
 
 
 def _warm_start(model: PPO, env: ManyInstances, plan: Plan, progress: Progress) -> None:
-    """Teach the network how far the best split, which the simulation knows, is from the smoothed anchor, where it gets to itself."""
+    """Teach the network how far from the smoothed anchor the best split is, which only the simulation knows."""
     optimiser = torch.optim.Adam(model.policy.parameters(), lr=1e-3)
     for round_ in range(plan.warm_start_rounds):
         progress(0, plan.steps, f"warm start {round_ + 1}/{plan.warm_start_rounds}")

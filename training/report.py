@@ -97,7 +97,7 @@ def report_on(
         rows.append(
             (
                 f"{level:g}",
-                *(" / ".join(_percent(s.regret[part].mean()) for part in columns.values()) for s in each.values()),
+                *(" / ".join(_middle(s.regret[part]) for part in columns.values()) for s in each.values()),
                 _difference(each["model, guarded"], each["anchor, smoothed"], slice(None)),
             )
         )
@@ -105,8 +105,9 @@ def report_on(
     found.append(
         Table(
             "Noisy estimates",
-            "Regret in percent, Steady / Trend / Burst, by the deviation of the error in capacity (AR(1), five seconds). "
-            "Last: guarded model less smoothed anchor, all courses, with 95 % bootstrap interval; below 0 the model is better.",
+            "Regret in percent, median (mean), Steady / Trend / Burst, by the deviation of the error in capacity (AR(1), five "
+            "seconds). Last: mean difference, guarded model less smoothed anchor, all courses, with 95 % bootstrap interval; "
+            "below 0 the model is better.",
             ("deviation", *players, "difference"),
             tuple(rows),
         )
@@ -131,9 +132,9 @@ def _nominal(played: dict[str, Scores], columns: dict[str, slice]) -> Table:
     for name, scores in played.items():
         cells = []
         for part in columns.values():
-            own = _percent(scores.regret[part].mean())
+            own = _middle(scores.regret[part])
             if name.startswith("model"):
-                own += f" ({_difference(scores, base, part)})"
+                own += f"; {_difference(scores, base, part)}"
             cells.append(own)
         rows.append(
             (
@@ -146,8 +147,9 @@ def _nominal(played: dict[str, Scores], columns: dict[str, slice]) -> Table:
         )
     return Table(
         "Nominal estimates",
-        "Regret in percent of P99 over the best split of the moment; in brackets the difference to the smoothed anchor with its "
-        "95 % bootstrap interval over courses. Distance from the best split and way moved in points of usable.",
+        "Regret in percent of P99 over the best split of the moment: median of the courses, mean in brackets (few near overload "
+        "rule the mean); then the mean difference to the smoothed anchor with its 95 % bootstrap interval. Distance from "
+        "the best split and way moved in points of usable.",
         ("who decides", *columns, "worst course", "distance", "moved"),
         tuple(rows),
     )
@@ -169,14 +171,15 @@ def _sweep(
         rows.append(
             (
                 case,
-                *(_percent(s.regret.mean()) for s in each.values()),
+                *(_middle(s.regret) for s in each.values()),
                 _difference(each["model, guarded"], each["anchor, smoothed"], slice(None)),
                 _percent(worst),
             )
         )
     return Table(
         title,
-        "Regret in percent; guarded model less smoothed anchor with 95 % bootstrap interval, and in its worst course.",
+        "Regret in percent, median (mean); mean difference, guarded model less smoothed anchor with 95 % bootstrap interval, and "
+        "in its worst course.",
         ("case", *players, "difference", "worst course"),
         tuple(rows),
     )
@@ -186,8 +189,8 @@ def _scores(played: dict[str, Scores], columns: dict[str, slice], case: str) -> 
     return [
         Score(
             name=f"{case}, {regime}, {who}",
-            value=round(100.0 * float(played[who].regret[part].mean()), 3),
-            unit="% regret in P99",
+            value=round(100.0 * float(np.median(played[who].regret[part])), 3),
+            unit="% regret in P99, median",
         )
         for who in ("anchor, smoothed", "model, guarded")
         for regime, part in columns.items()
@@ -201,6 +204,11 @@ def _difference(one: Scores, other: Scores, part: slice) -> str:
     means = delta[rng.integers(len(delta), size=(_RESAMPLES, len(delta)))].mean(axis=1)
     low, high = np.quantile(means, (0.025, 0.975))
     return f"{100 * delta.mean():+.2f} [{100 * low:+.2f}, {100 * high:+.2f}]"
+
+
+def _middle(regret: Floats) -> str:
+    """Median and mean of the courses."""
+    return f"{_percent(float(np.median(regret)))} ({_percent(regret.mean())})"
 
 
 def _percent(logarithm: float) -> str:

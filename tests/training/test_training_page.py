@@ -37,8 +37,8 @@ def test_each_option_of_the_page_is_one_of_the_command() -> None:
 def test_the_page_says_how_many_laws_there_are_and_how_far_an_answer_goes() -> None:
     page = read("docs/training.md")
     assert f"{len(EXPONENTS) * len(CATALOGUES)} laws" in page
-    assert MAX_STEP_PERCENT == 5.0
-    assert "1 is five points" in page
+    assert MAX_STEP_PERCENT == 10.0
+    assert "1 is ten points" in page
 
 
 def test_without_torch_the_command_says_what_to_do(tmp_path: Path) -> None:
