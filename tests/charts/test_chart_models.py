@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from chart_cluster import SYSTEM, Cluster, operator_of
 from chart_tools import CHART, MONITORED, SERVED, Helm, of_kind, the
 from example_models import model_bytes
 
@@ -73,6 +75,33 @@ def test_an_api_server_takes_both(helm: Helm, shipping: Path, crds_installed: Co
     ]
     manifest = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
     crds_installed.kubectl("apply", "--server-side", "--dry-run=server", "-f", "-", input=manifest)
+
+
+def test_a_release_brings_its_model_with_the_second_run_keeps_it_over_an_upgrade_and_takes_it_away(
+    cluster: Cluster, shipping: Path, tmp_path: Path
+) -> None:
+    install = f"helm upgrade --install grfleet {shipping} --namespace {SYSTEM} --create-namespace"
+    cluster.shell(install)
+    cluster.wait_for_kinds()
+    assert cluster.get("amod", "-n", SYSTEM)["items"] == []
+    cluster.shell(install)
+    with operator_of(cluster, tmp_path):
+        cluster.shell(f"kubectl wait --for=condition=Verified --timeout=60s amod/split-7 -n {SYSTEM}")
+    (before,) = cluster.get("amod", "-n", SYSTEM)["items"]
+
+    about = shipping / "Chart.yaml"
+    about.write_text(re.sub(r"^version: .*$", "version: 99.0.0", about.read_text(), flags=re.MULTILINE))
+    cluster.shell(install)  # the ConfigMap is immutable, and its labels are not
+    (after,) = cluster.get("amod", "-n", SYSTEM)["items"]
+    assert (after["metadata"]["uid"], after["spec"]) == (before["metadata"]["uid"], before["spec"])
+    assert after["metadata"]["labels"] != before["metadata"]["labels"]
+    assert after["status"] == before["status"]
+
+    cluster.shell(f"{install} --set allocatorModel.enabled=false")
+    assert cluster.get("amod", "-n", SYSTEM)["items"] == []
+    assert not [
+        each for each in cluster.get("configmaps", "-n", SYSTEM)["items"] if each["metadata"]["name"].startswith("grfleet-model")
+    ]
 
 
 def test_every_model_in_the_room_of_models_is_in_the_chart_and_one_that_this_release_runs() -> None:
