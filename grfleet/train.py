@@ -45,7 +45,7 @@ def train(
     from training.report import COURSES
     from training.run import run
 
-    plan = Plan(steps=60_000, worlds=512, warm_start_rounds=2) if quick else Plan(steps=steps)
+    plan = Plan(steps=60_000, worlds=512) if quick else Plan(steps=steps)
     formats = ("csv", "tensorboard") if importlib.util.find_spec("tensorboard") else ("csv",)
     command = f"grfleet train --seeds {seeds}" + (" --quick" if quick else f" --steps {steps}")
     with Progress(

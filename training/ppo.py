@@ -50,7 +50,7 @@ class Plan:
     gae_lambda: float = 0.9
     log_std: float = -2.0
     worlds: int = POOL_WORLDS
-    warm_start_rounds: int = 3
+    warm_start_rounds: int = 0
     validate_every: int = 10
     patience: int = 8
 
