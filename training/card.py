@@ -57,8 +57,7 @@ def card(
         ),
         "## How it was made",
         _text(
-            f"PPO (stable-baselines3), after {plan['warm_start_rounds']} rounds of imitating the way to the best split, over "
-            f"{plan['instances']} instances at once at the simulator's reduced level; {history['steps']} steps up to the network "
+            f"PPO (stable-baselines3), {_begun(plan['warm_start_rounds'])}, over {plan['instances']} instances at once at the simulator's reduced level; {history['steps']} steps up to the network "
             f"that validated best, of at most {plan['steps']} a seed. Reward: minus the logarithm of P99 over the best that any "
             "split could reach under the laws of the moment (compressed beyond small values), minus the way moved. Only a "
             "simulation knows it; the network does not see it."
@@ -103,6 +102,10 @@ def verdict(report: Report) -> str:
             sides.append(f"{regime} {word}")
         lines.append(f"- {case}: {', '.join(sides)}")
     return "Guarded model against smoothed anchor (median regret in P99):\n\n" + "\n".join(lines)
+
+
+def _begun(rounds: int) -> str:
+    return f"after {rounds} rounds of imitating the way to the best split" if rounds else "from the smoothed anchor on"
 
 
 def _ranges(model: TrainedModel) -> str:
