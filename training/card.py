@@ -57,8 +57,9 @@ def card(
         ),
         "## How it was made",
         _text(
-            f"PPO (stable-baselines3), {_begun(plan['warm_start_rounds'])}, over {plan['instances']} instances at once at the simulator's reduced level; {history['steps']} steps up to the network "
-            f"that validated best, of at most {plan['steps']} a seed. Reward: minus the logarithm of P99 over the best that any "
+            f"PPO (stable-baselines3), {_begun(plan['warm_start_rounds'])}, over {plan['instances']} instances at once at "
+            f"the simulator's reduced level; {history['steps']} steps up to the network that "
+            f"validated best, of at most {plan['steps']} a seed. Reward: minus the logarithm of P99 over the best that any "
             "split could reach under the laws of the moment (compressed beyond small values), minus the way moved. Only a "
             "simulation knows it; the network does not see it."
         ),
