@@ -3,6 +3,7 @@
 import re
 
 _LENGTH = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)(ms|s|m|h|%)")
+LEAST_TRAFFIC_MS, MOST_TRAFFIC_MS = 1e3, 250.0 * 3600e3
 _MS = {"ms": 1.0, "s": 1e3, "m": 60e3, "h": 3600e3}
 
 
@@ -27,3 +28,17 @@ def length_ms(text: str, *, of_ms: float | None = None) -> float:
             raise ValueError(f"{text} is more than the whole log")
         return float(match[1]) / 100.0 * (of_ms or 0.0)
     return float(match[1]) * _MS[match[2]]
+
+
+def traffic_ms(text: str) -> float:
+    """Return the length of generated traffic in milliseconds, which is bounded.
+
+    Raises
+    ------
+    ValueError
+        When it is no length of time, or outside 1s and 250h.
+    """
+    length = length_ms(text)
+    if not LEAST_TRAFFIC_MS <= length <= MOST_TRAFFIC_MS:
+        raise ValueError(f"{text} is not within 1s and 250h")
+    return length

@@ -141,14 +141,14 @@ def simulate(
         wanted = _wanted(pool, name, hbm_policy, out, force=force)
         choice = _choice(wanted, "--policy", policy)
         beside = _choice(wanted, "--baseline", baseline) if baseline is not None else fallback_of(choice)
-        duration_ms = _length_ms("--duration", duration)
+        duration_ms = _traffic_ms(duration)
         _length_ms("--warm-up", warm_up, of_ms=0.0)
         _fits(context, trace)
         fleet = _fleet(wanted, accelerator, layers, width, instances, load_behind=load_behind)
         rules = _rules(skip_bad, candidates, user_key_file, duration_ms, rate, traces)
-        _tell_of_compiling("simulate", serve)
         with bars_on_stderr() as bars:
             requests = _replayed(trace, rules, fleet, wanted, seed, bars)
+            _tell_of_compiling("simulate", serve)
             log = requests.log
             left_out_ms = _length_ms("--warm-up", warm_up, of_ms=log.duration_ms)
             if left_out_ms > log.duration_ms:
@@ -201,14 +201,14 @@ def oracle(
         from simulator.oracle.lindley import advance
         from simulator.oracle.parallel import WorkerLost
 
-        window_ms, duration_ms = _length_ms("--window", window), _length_ms("--duration", duration)
+        window_ms, duration_ms = _length_ms("--window", window), _traffic_ms(duration)
         wanted = _wanted(pool, name, hbm_policy, out, force=force)
         _fits(context, trace)
         fleet = _fleet(wanted, accelerator, layers, width, instances)
         rules = _rules(skip_bad, candidates, user_key_file, duration_ms, rate, traces)
-        _tell_of_compiling("oracle", advance)
         with bars_on_stderr() as bars:
             requests = _replayed(trace, rules, fleet, wanted, seed, bars)
+            _tell_of_compiling("oracle", advance)
             try:
                 result = look_back(
                     wanted,
@@ -330,6 +330,15 @@ def _length_ms(option: str, text: str, *, of_ms: float | None = None) -> float:
         return length_ms(text, of_ms=of_ms)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option) from None
+
+
+def _traffic_ms(duration: str) -> float:
+    from grfleet.durations import traffic_ms
+
+    try:
+        return traffic_ms(duration)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--duration") from None
 
 
 def _deliver(result: "Simulated | OracleFound", out: Path, *, force: bool, as_json: bool) -> None:

@@ -6,6 +6,7 @@ level; a level that is far off says that something in the model of an agent does
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -40,6 +41,21 @@ class Foretold:
                 total, count = self._sums.get(seen.instance, (0.0, 0))
                 self._sums[seen.instance] = total + predicted, count + 1
         return wanted
+
+    @property
+    def apart(self) -> bool:
+        """Whether each instance may be decided for by itself, in a process of its own."""
+        return self.agents.apart
+
+    def notes(self) -> tuple[Any, dict[int, tuple[float, int]]]:
+        """Return what was noted since the last call."""
+        sums, self._sums = self._sums, {}
+        return self.agents.notes(), sums
+
+    def join(self, notes: tuple[Any, dict[int, tuple[float, int]]]) -> None:
+        """Add what a copy has noted of other instances."""
+        self.agents.join(notes[0])
+        self._sums.update(notes[1])
 
     def beside(self, result: FleetResult) -> Prediction | None:
         """Return predictions beside the measured P99, mean over the instances that have both; None without any."""

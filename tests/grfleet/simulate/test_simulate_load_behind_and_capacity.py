@@ -139,10 +139,21 @@ def test_older_names_of_duration_and_rate_name_the_new_ones(tmp_path: Path, old:
 
 
 @pytest.mark.parametrize("duration", ["60", "0s", "999ms", "251h", "-5s", "NaN", "20%", ""])
-def test_a_duration_that_is_none_is_wrong_usage(tmp_path: Path, duration: str) -> None:
-    ran = CliRunner().invoke(app, ["trace", "generate", "steady", "--out", str(tmp_path / "out"), "--duration", duration])
-    assert ran.exit_code == 2
-    assert "--duration" in ran.output
+def test_a_duration_that_is_none_is_wrong_usage_wherever_traffic_is_made(tmp_path: Path, duration: str) -> None:
+    made = CliRunner().invoke(app, ["trace", "generate", "steady", "--out", str(tmp_path / "log"), "--duration", duration])
+    options = ("--trace", "steady", "--pool", manifest(tmp_path / "pool.yaml", pool()), "--duration", duration)
+    replays = [run(command, tmp_path / command, *options).outcome for command in ("simulate", "oracle")]
+    for ran in (made, *replays):
+        assert ran.exit_code == 2
+        assert "--duration" in ran.output
+
+
+def test_a_log_that_cannot_be_read_says_nothing_of_compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "is_kept", lambda loops: False)
+    (tmp_path / "log.csv").write_text("user,time_ms,candidates\nann,5,NaN\n")
+    ran = run("simulate", tmp_path / "out", "--trace", tmp_path / "log.csv", "--pool", manifest(tmp_path / "p", pool()))
+    assert ran.code == 1
+    assert len(ran.outcome.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,14 @@ def test_each_policy_with_agents_has_its_prediction_beside_the_measured_p99(tmp_
     assert "agents predicted a P99 of" in (ran.out / "summary.md").read_text()
 
 
+def test_agents_in_several_processes_predict_and_decide_as_in_one(tmp_path: Path) -> None:
+    log, manifests = requests_file(tmp_path / "day.grlog", count=3400), manifest(tmp_path / "pool.yaml", pool())
+    options = ("--trace", log, "--pool", manifests, "--policy", "MissRatioCurve", "--level", "reduced")
+    one, two = (run("simulate", tmp_path / workers, *options, "--workers", workers) for workers in ("1", "2"))
+    assert one.result["run"]["prediction"] is not None
+    assert two.result == one.result
+
+
 def test_a_split_that_is_held_predicts_nothing(tmp_path: Path) -> None:
     log = requests_file(tmp_path / "day.grlog")
     found = run("simulate", tmp_path / "out", "--trace", log, "--pool", manifest(tmp_path / "p", pool()), "--policy", "static:20")
