@@ -105,6 +105,23 @@ class AgentSplit:
         return wanted
 
 
+    @property
+    def apart(self) -> bool:
+        """Agents know nothing of each other; a study may disturb them together, and curves that are being gathered are shared."""
+        return self._seen_as is None and (self._user_curves is None or self._user_curves.complete)
+
+    def notes(self) -> tuple[Counter[str], dict[int, Decision]]:
+        """Return the reasons and last decisions since the last call."""
+        noted = self.reasons, self.last
+        self.reasons, self.last = Counter(), {}
+        return noted
+
+    def join(self, notes: tuple[Counter[str], dict[int, Decision]]) -> None:
+        """Add the reasons and last decisions of a copy."""
+        self.reasons.update(notes[0])
+        self.last.update(notes[1])
+
+
 class _Mind:
     """What one agent knows and remembers."""
 

@@ -7,7 +7,7 @@ the sampled accesses. A policy answers with EMB bytes per instance; the fleet sh
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,6 +103,23 @@ class SplitPolicy(Protocol):
 
     def decide(self, now_ms: float, observations: Sequence[FleetObservation]) -> list[int | None]:
         """Return the EMB bytes wanted for each observation's instance, in order; None leaves it as it is."""
+        ...
+
+
+class ApartSplit(SplitPolicy, Protocol):
+    """A policy that can decide for each instance by itself, so that several processes may each ask a copy of it."""
+
+    @property
+    def apart(self) -> bool:
+        """Whether what it decides for one instance depends on nothing that another one reports."""
+        ...
+
+    def notes(self) -> Any:
+        """Return what it has noted since it was asked before, in a form that can be pickled."""
+        ...
+
+    def join(self, notes: Any) -> None:
+        """Add what a copy has noted."""
         ...
 
 

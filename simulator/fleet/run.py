@@ -6,8 +6,11 @@ result, whatever the order of simulation.
 """
 
 import math
+import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import numpy as np
@@ -21,7 +24,7 @@ from simulator.fleet.columns import scatter, scatter_lower
 from simulator.fleet.config import FleetConfig, Level
 from simulator.fleet.laws import law_tables
 from simulator.fleet.observe import Watched, observe
-from simulator.fleet.policies import FixedSplit, SplitPolicy
+from simulator.fleet.policies import ApartSplit, FixedSplit, SplitPolicy
 from simulator.fleet.processes import in_processes, shared
 from simulator.fleet.result import FleetResult
 from simulator.fleet.routed import Routed, checked_lives
@@ -78,7 +81,8 @@ def simulate(
     pre_infer : TriggerRules, optional
         Computes prefixes ahead where early signals and these thresholds allow; signals are ignored when absent.
     workers : int
-        Processes to share the instances out to, where nothing is decided on the way: neither splits nor prefixes.
+        Processes to share the instances out to, under one table, where no prefix is computed ahead and a split policy decides
+        for each instance apart (`ApartSplit`).
     progress : callable, optional
         Called with (requests served, requests in all) now and then.
 
@@ -133,7 +137,8 @@ def simulate(
     served = log if events is None else events.log
     owners = even_slots(config.instances) if routing is None else cast(Sequence[int], routing)
     placement = placed(served, owners, instances=config.instances, warm=warm)
-    workers = 1 if watched or events is not None else min(workers, config.instances)
+    together = events is not None or (watched and not getattr(policy, "apart", False))
+    workers = 1 if together else min(workers, config.instances)
     new: Callable[..., NDArray[Any]] = np.zeros if workers == 1 else shared
     run = _Placed(
         **common,
@@ -143,10 +148,12 @@ def simulate(
         requests=requests_of(served, placement, new=new),
         ahead=None if events is None or pre_infer is None else Ahead(events, placement.instance, pre_infer, config.instances),
     )
-    if watched:
-        run.steered(policy)
-    else:
+    if not watched:
         run.straight(workers)
+    elif workers == 1:
+        run.steered(policy, range(config.instances))
+    else:
+        run.apart(cast(ApartSplit, policy), workers)
     return run.result(window_ms=step_ms, measured_from_ms=measured_from_ms)
 
 
@@ -200,9 +207,30 @@ class _Placed(Running):
             self.note(instance, step)
         self.end(instance)
 
-    def steered(self, policy: SplitPolicy) -> None:
-        """Run all instances from one decision to the next."""
-        instances = [self._begin(number) for number in range(self.config.instances)]
+    def apart(self, policy: ApartSplit, workers: int) -> None:
+        """Run each instance from one decision to the next, in several processes that each ask a copy of the policy."""
+        with TemporaryDirectory() as folder:
+
+            def work(number: int) -> None:
+                policy.notes()
+                self.moves.clear()
+                self.steered(policy, [number], quiet=True)
+                (Path(folder) / str(number)).write_bytes(pickle.dumps((self.moves, policy.notes())))
+
+            numbers = range(self.config.instances)
+            # The first one here: it compiles what has to be before processes begin.
+            self.steered(policy, numbers[:1])
+            in_processes(work, numbers[1:], workers=workers, look=self.tell)
+            for number in numbers[1:]:
+                # Written by a process of our own, a moment ago, into a folder that nobody else may enter.
+                moves, notes = pickle.loads((Path(folder) / str(number)).read_bytes())
+                self.moves += moves
+                policy.join(notes)
+        self.moves.sort(key=lambda move: (move.at_ms, move.instance))
+
+    def steered(self, policy: SplitPolicy, numbers: Sequence[int], *, quiet: bool = False) -> None:
+        """Run some instances from one decision to the next."""
+        instances = [self._begin(number) for number in numbers]
         stops = [self._stops(instance) for instance in instances]
         watched = Watched(log=self.log, config=self.config, tables=self.tables, fleet=self.fleet)
         before = [(instance.ints.copy(), instance.floats.copy()) for instance in instances]
@@ -210,11 +238,12 @@ class _Placed(Running):
             for instance, places in zip(instances, stops, strict=True):
                 self._serve(instance, int(places[step]), int(places[step + 1]), step)
                 self.note(instance, step)
-            self.tell()
+            if not quiet:
+                self.tell()
             if step + 1 < len(self.ends):
                 seen = [
-                    observe(watched, i, before[i.number], slice(int(p[step]), int(p[step + 1])), interval_ms=policy.interval_ms)
-                    for i, p in zip(instances, stops, strict=True)
+                    observe(watched, i, old, slice(int(p[step]), int(p[step + 1])), interval_ms=policy.interval_ms)
+                    for i, old, p in zip(instances, before, stops, strict=True)
                 ]
                 before = [(instance.ints.copy(), instance.floats.copy()) for instance in instances]
                 wanted = policy.decide(end, seen)
