@@ -211,3 +211,42 @@ async def test_a_path_that_is_no_digest_is_not_found(served: tuple[World, str], 
     _, url = served
     async with httpx.AsyncClient() as http:
         assert (await http.put(f"{url}{agent.PREFIX}/model/{digest}", content=GOOD)).status_code == 404
+
+
+FILES = tuple(model_bytes(seed) for seed in range(4))
+STEPS = st.one_of(
+    st.tuples(st.just("intend"), st.sampled_from([None, 0, 1, 2, 3]), st.just(0)),
+    st.tuples(st.just("offer"), st.integers(0, 3), st.integers(0, 3)),  # the bytes of one under the digest of the other
+    st.tuples(st.just("junk"), st.integers(0, 3), st.integers(0, 40)),
+)
+
+
+@given(st.lists(STEPS, max_size=25))
+def test_whatever_comes_in_whatever_order_only_the_named_model_decides_and_only_by_its_own_bytes(
+    steps: list[tuple[str, int | None, int]],
+) -> None:
+    world, named = World(), None
+    digests = [digest_of(data) for data in FILES]
+    delivered: set[str] = set()  # right bytes that came while they were wanted
+    for what, one, other in steps:
+        if what == "intend":
+            named = digests[one] if one is not None else None
+            ref = {} if named is None else {"modelRef": {"name": "m", "sha256": named}}
+            world.intend(strategy="Learned", **ref)
+        else:
+            assert one is not None
+            data = FILES[other] if what == "offer" else FILES[one][: 8 * other]
+            answer = offer(world, digests[one], data)
+            if data == FILES[one] and digests[one] == named:
+                delivered.add(digests[one])
+                assert answer.status in (ModelStatus.HELD, ModelStatus.UNCHANGED)
+            elif digests[one] != named and digests[one] not in delivered:
+                assert answer.status is ModelStatus.NOT_WANTED
+        status = world.agent.status()
+        assert len(status.models) <= 2
+        assert set(status.models) <= delivered
+        assert status.model_in_force in (None, named)
+        if status.model_in_force is not None:
+            assert status.model_in_force in status.models
+        if named in status.models:
+            assert status.model_in_force == named
