@@ -47,18 +47,20 @@ _RULES = (
     "candidates",
 )
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")]
-PANEL = "Embedding rows; without any of the first three: fitted to the items that the log names"
+PANEL = "Embedding rows; fitted to the items of the log unless a law is given"
 Exponent = Annotated[
     float | None,
-    typer.Option(min=0, max=4, help="Zipf exponent of their popularity. [default: 0.95]", rich_help_panel=PANEL),
+    typer.Option(min=0, max=4, help="Zipf exponent of their popularity.", show_default="0.95", rich_help_panel=PANEL),
 ]
 CatalogRows = Annotated[
     int | None,
-    typer.Option(min=1, max=1 << 40, help="Rows of all tables together. [default: 40000000]", rich_help_panel=PANEL),
+    typer.Option(min=1, max=1 << 40, help="Rows of all tables together.", show_default="40000000", rich_help_panel=PANEL),
 ]
 Drift = Annotated[
     float | None,
-    typer.Option(min=0, max=100_000, help="Percent of the most popular replaced an hour. [default: 2]", rich_help_panel=PANEL),
+    typer.Option(
+        min=0, max=100_000, help="Percent of the most popular replaced an hour.", show_default="2", rich_help_panel=PANEL
+    ),
 ]
 RowsPerToken = Annotated[
     int, typer.Option(min=0, max=1024, help="Rows looked up per new token and per candidate.", rich_help_panel=PANEL)
