@@ -106,6 +106,29 @@ def test_a_split_moves_while_a_batch_runs_and_never_takes_more_than_the_pool() -
     assert mine.digest == simulate(log, fleet, split=Scripted(every_ms, policy.wanted), seed=1).digest
 
 
+def test_users_of_a_running_batch_stay_until_it_has_finished() -> None:
+    """Everything is to go to EMB while a batch of two runs: one user that waits goes at once, those two when they are done."""
+    log = a_log(
+        4,
+        users=4,
+        rows_per_token=0,
+        arrival_ms=np.array([0.0, 0.0, 0.1, 500.0]),
+        user=np.arange(4, dtype=np.uint32),
+        history_tokens=np.array([4000, 4000, 4000, 32], dtype=np.int32),
+        candidates=np.full(4, 10, dtype=np.int32),
+    )
+    fleet = a_fleet(instances=1, emb_percent=0, batching=BatchRules(window_ms=0.0, max_requests=2, bucket_edges_tokens=(1,)))
+    policy = Scripted(5.0, [fleet.pool_bytes])
+    mine = simulate(log, fleet, level=Level.REDUCED, split=policy, seed=1)
+    one = -(-4000 // fleet.page_tokens) * fleet.page_bytes
+    assert mine.latency_ms[0] > 10.0
+    used = [seen[0].kv_used_bytes for seen in policy.seen]
+    limits = [(seen[0].emb_bytes, seen[0].kv_bytes) for seen in policy.seen]
+    assert used[:2] == [3 * one, 2 * one]
+    assert limits[1] == (0, 0), "EMB waits for what is still in use"
+    assert (mine.windows.kv_used_bytes[-1, 0], mine.windows.emb_limit_bytes[-1, 0]) == (0, fleet.pool_bytes)
+
+
 def test_processes_share_instances_that_batch() -> None:
     log, fleet = a_log(2000), a_fleet(batching=RULES)
     assert simulate(log, fleet, seed=1, workers=2).digest == simulate(log, fleet, seed=1).digest
