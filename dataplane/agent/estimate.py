@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from contract.engine import Counters, Describe
+from contract.engine import Counters, Describe, Observe
 from contract.samples import KIND_EMB, KIND_KV, MAX_BATCH_RECORDS, MAX_SIZE
 from dataplane.agent.observe import Reading
 from dataplane.agent.ports import EnginePort
@@ -21,6 +21,8 @@ from policies.allocation.types import EstimatorView
 TABLE_ENTRIES = 1 << 16
 MAX_BATCHES = 4
 DEFAULT_MEMORY_MS = 60_000.0
+FEED_MS = 500.0
+"""Least time of the engine's clock between two windows of samples."""
 PRIOR_ROWS_PER_TOKEN = 1.0
 """Rows that a missed token asks for again, until the measured slope takes over: one item a token is the common model."""
 
@@ -41,6 +43,9 @@ class Estimators:
         self._costs = CostMemory()
         self._prior = CostPrior(emb_rows_per_kv_miss_token=PRIOR_ROWS_PER_TOKEN)
         self._described: Describe | None = None
+        self._base: Observe | None = None
+        self._view: EstimatorView | None = None
+        self._feed_ms = min(FEED_MS, memory_ms / 20.0)
         self._cursor: int | None = None
         self._shift_ms = 0.0
         self._now_ms = 0.0
@@ -49,6 +54,8 @@ class Estimators:
 
     async def feed(self, engine: EnginePort, reading: Reading, *, waited_ms: float) -> None:
         """Read the samples of a window and take them in with the window's counters.
+
+        Curves have a memory of many seconds, so rounds that follow each other faster than `FEED_MS` share one window.
 
         Parameters
         ----------
@@ -62,23 +69,29 @@ class Estimators:
         """
         if reading.standing:
             return
+        base, now = self._base, reading.now
+        if reading.previous is None or base is None or base.start_id != now.start_id:
+            base = reading.previous  # no window reaches back over what is doubtful
+        elif now.clock_ms - base.clock_ms < self._feed_ms:
+            return
         records, lost = await self._read_samples(engine, restarted=reading.restarted)
         self._begin(reading, waited_ms=waited_ms)
-        if reading.previous is None:
+        self._base, self._view = now, None
+        if base is None:
             # Samples from before the window have no counters to be weighed against.
             for estimator in (self._users, self._rows):
                 estimator.note_gap()
             return
         self.samples += len(records)
         self.lost += lost
-        engine_now_ms, self._now_ms = reading.now.clock_ms, reading.now.clock_ms + self._shift_ms
+        self._now_ms = now.clock_ms + self._shift_ms
         # The correction for unsampled hot keys compares sampled with asked bytes: what got lost must not count as asked.
         seen_share = len(records) / (len(records) + lost) if lost else 1.0
-        now, before, describe = reading.now.counters, reading.previous.counters, reading.describe
+        new, old, describe = now.counters, base.counters, reading.describe
         words = _words(records)
         kinds = words[:, 0] >> 62
-        tokens = now.kv.tokens_asked - before.kv.tokens_asked
-        rows = now.emb.rows_asked - before.emb.rows_asked
+        tokens = new.kv.tokens_asked - old.kv.tokens_asked
+        rows = new.emb.rows_asked - old.emb.rows_asked
         for estimator, kind, unit_bytes, asked in (
             (self._users, KIND_KV, describe.kv_bytes_per_token, tokens),
             (self._rows, KIND_EMB, describe.emb_row_bytes, rows),
@@ -87,13 +100,18 @@ class Estimators:
             sizes = (mine[:, 0] >> 32 & MAX_SIZE) * float(unit_bytes)
             times_ms = mine[:, 2] / 1000.0 + self._shift_ms
             estimator.ingest(mine[:, 1], times_ms, sizes, asked_bytes=asked * unit_bytes * seen_share, now_ms=self._now_ms)
-        work = work_between(now, before, interval_ms=engine_now_ms - reading.previous.clock_ms)
+        work = work_between(new, old, interval_ms=now.clock_ms - base.clock_ms)
         self._costs = update_costs(self._costs, work, decay_ms=self._memory_ms / 2.0)
 
     def view(self) -> EstimatorView:
         """Return what the estimators know now."""
         if self._shape is None:
             return EstimatorView()
+        if self._view is None:
+            self._view = self._made()
+        return self._view
+
+    def _made(self) -> EstimatorView:
         emb, kv = self._rows.view(now_ms=self._now_ms), self._users.view(now_ms=self._now_ms)
         cv2 = kv.size_cv2 if kv is not None else 0.0
         return EstimatorView(emb=emb, kv=kv, costs=costs_of(self._costs, kv_size_cv2=cv2, prior=self._prior))

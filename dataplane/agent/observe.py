@@ -139,9 +139,9 @@ def _regression(now: Observe, base: Observe) -> tuple[Freeze, str] | None:
     for name, new, old in zip(_COUNTERS, _counters_of(now.counters), _counters_of(base.counters), strict=True):
         if new is not None and old is not None and new < old:  # a counter that an engine need not have may come and go
             return Freeze.COUNTERS_WENT_BACK, f"counters.{name} fell from {old} to {new}"
-    counted = now.latency.counts.get
-    for bucket, count in base.latency.counts.items():
-        if counted(bucket, 0) < count:
+    counts, earlier = now.latency.counts, base.latency.counts
+    for bucket, count in earlier.items() - counts.items():  # most have not changed
+        if counts.get(bucket, 0) < count:
             return Freeze.COUNTERS_WENT_BACK, f"latency bucket {bucket} fell"
     return None
 

@@ -21,8 +21,8 @@ def delta(after: Mapping[int, int], before: Mapping[int, int]) -> dict[int, int]
     dict or None
         None if any bucket fell: the engine restarted in between, and the difference means nothing.
     """
-    counted = before.get
-    out = {k: more for k, count in after.items() if (more := count - counted(k, 0))}
+    changed = after.items() - before.items()  # few of many
+    out = {k: more for k, count in changed if (more := count - before.get(k, 0))}
     if min(out.values(), default=0) < 0 or any(before[k] for k in before.keys() - after.keys()):
         return None
     return out

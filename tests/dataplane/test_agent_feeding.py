@@ -1,0 +1,58 @@
+"""Rounds that follow each other quickly share one window of samples, and nothing is lost or counted twice by that."""
+
+from dataplane_fakes import FakeEngine
+
+from contract.engine import Observe
+from dataplane.agent.estimate import FEED_MS, Estimators
+from dataplane.agent.observe import Observer, Reading
+
+
+class Counting(FakeEngine):
+    """Counts how often its samples are read."""
+
+    reads = 0
+
+    async def samples(self, cursor: int):  # type: ignore[no-untyped-def]  # as in the fake
+        self.reads += 1
+        return await super().samples(cursor)
+
+
+async def rounds(engine: Counting, estimators: Estimators, *, step_ms: float, number: int) -> list[Observe]:
+    observer, seen = Observer(engine), []
+    for _ in range(number):
+        reading = await observer.read()
+        assert isinstance(reading, Reading)
+        await estimators.feed(engine, reading, waited_ms=step_ms)
+        seen.append(reading.now)
+        engine.clock_ms += step_ms
+        engine.touch(kind=0, key=7, size=100, time_ms=engine.clock_ms - 1.0)
+    return seen
+
+
+async def test_ten_rounds_in_a_second_read_the_samples_twice_and_take_all_of_them() -> None:
+    engine, estimators = Counting(), Estimators()
+    seen = await rounds(engine, estimators, step_ms=100.0, number=31)
+    assert engine.reads == 1 + int(3000.0 / FEED_MS)
+    assert estimators.samples == 30
+    assert seen[-1].clock_ms - seen[0].clock_ms == 3000.0
+
+
+async def test_at_one_round_a_second_every_round_reads_them() -> None:
+    engine, estimators = Counting(), Estimators()
+    await rounds(engine, estimators, step_ms=1000.0, number=6)
+    assert (engine.reads, estimators.samples) == (6, 5)
+
+
+async def test_what_is_known_is_the_same_value_until_more_is() -> None:
+    engine, estimators = Counting(), Estimators()
+    await rounds(engine, estimators, step_ms=1000.0, number=3)
+    first = estimators.view()
+    assert estimators.view() is first
+    await rounds(engine, estimators, step_ms=1000.0, number=2)
+    assert estimators.view() is not first
+
+
+async def test_a_short_memory_is_fed_more_often() -> None:
+    engine, estimators = Counting(), Estimators(memory_ms=2000.0)
+    await rounds(engine, estimators, step_ms=100.0, number=11)
+    assert engine.reads == 11
