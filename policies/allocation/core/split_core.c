@@ -13,6 +13,7 @@
 
 static const double Z99 = 2.3263478740408408;
 static const double SATURATION = 0.95, OVERLOAD_MS = 10000.0, INDIFFERENT = 0.002, TINY_MS = 1e-9;
+static const double LOG10_E = 0.4342944819032518;
 static const double MOST_RATIO = 5.0, MOST_SURPRISE = 2.0;                 /* features.py */
 static const double WIDEN_PER_VOLATILITY = 40.0, MOST_WIDENING = 4.0;      /* base.py */
 static const float MOST_DEVIATIONS = 8.0f;                                 /* base.py */
@@ -77,14 +78,14 @@ static inline double gamma_p99(double mean, double deviation) {
     return mean * root * root * root;
 }
 
-/* anchor.predict_p99_ms */
-static void predict(int m, const double *restrict emb_miss, const double *restrict kv_miss, const double *restrict f,
+/* anchor.predict_p99_ms, for pairs of splits: the one at a time that would follow is more code to be fetched. */
+static void predict(int pairs, const double *restrict emb_miss, const double *restrict kv_miss, const double *restrict f,
                     double *restrict p99) {
     const double ms_per_row = f[GR_MS_PER_EMB_MISS_ROW], ms_per_token = f[GR_MS_PER_KV_MISS_TOKEN], cv2 = f[GR_KV_SIZE_CV2];
     const double again = f[GR_EMB_ROWS_PER_KV_MISS_TOKEN], base = f[GR_BASE_SERVICE_MS], base_var = f[GR_SERVICE_VARIANCE_MS2];
     const double rows = f[GR_EMB_ROWS_PER_REQUEST], tokens = f[GR_KV_TOKENS_PER_REQUEST], per_ms = f[GR_ARRIVAL_PER_S] / 1000.0;
     const double spread = 1.0 + cv2, spread3 = 1.0 + 2.0 * cv2;
-    for (int i = 0; i < m; i++) {
+    for (int i = 0; i < 2 * pairs; i++) {
         double row_ms = ms_per_row * emb_miss[i];
         double fixed = base + rows * row_ms;
         double history = tokens * (ms_per_token + again * row_ms);
@@ -116,11 +117,14 @@ typedef struct {
 } row;
 
 static void predict_at(const row *r, int m, const double *emb_bytes, double *emb_miss, double *kv_miss, double *p99) {
-    double kv_bytes[GR_MOST_SPLITS];
-    for (int i = 0; i < m; i++) kv_bytes[i] = r->f[GR_USABLE_BYTES] - emb_bytes[i];
+    for (int i = 0; i < m; i++) kv_miss[i] = r->f[GR_USABLE_BYTES] - emb_bytes[i];
     curve_at(r->emb, m, emb_bytes, 1, emb_miss);
-    curve_at(r->kv, m, kv_bytes, -1, kv_miss);
-    predict(m, emb_miss, kv_miss, r->f, p99);
+    curve_at(r->kv, m, kv_miss, -1, kv_miss); /* in place */
+    if (m & 1) { /* pairs are calculated side by side */
+        emb_miss[m] = emb_miss[m - 1];
+        kv_miss[m] = kv_miss[m - 1];
+    }
+    predict((m + 1) / 2, emb_miss, kv_miss, r->f, p99);
 }
 
 /* anchor.split_grid: how many splits to try, or -1 where numpy has to say what is wrong. */
@@ -133,7 +137,8 @@ static int split_grid(const double *f, double *grid) {
     const double lowest = fmin(fmax(ceil(low * usable / 100.0 / granule - 1e-9), 1.0), last);
     const double highest = fmax(fmin(floor(high * usable / 100.0 / granule + 1e-9), last), lowest);
     const int count = (int)(high - low + 1e-9) + 1;
-    const double per_percent = usable / 100.0 / granule, round = 6755399441055744.0; /* 1.5 * 2^52: to the nearest, ties to even */
+    const double per_percent = usable / 100.0 / granule;
+    const double round = 6755399441055744.0; /* 1.5 * 2^52: rounds to the nearest, ties to even */
     int m = 0;
     for (int i = 0; i < count; i++) {
         double percent = low + (double)i;
@@ -160,8 +165,30 @@ static int nearest_good(int m, const double *grid, const double *p99, double cur
 /* What features.py calls a Situation, as far as it is not a figure. */
 typedef struct {
     double anchor, smoothed, anchor_p99;
-    double emb_miss[GR_PROBES], kv_miss[GR_PROBES], p99[GR_PROBES];
+    double emb_miss[GR_PROBES + 1], kv_miss[GR_PROBES + 1], p99[GR_PROBES + 1];
 } probed;
+
+
+/* Natural logarithms of m numbers, to 1e-15: x = 2^k f with f in [sqrt(1/2), sqrt(2)), and the series of 2 atanh((f - 1) / (f + 1)).
+ * Not for subnormal numbers. Those of the library lie in other pages, with tables: 2 us more of 15 from a cold cache. */
+static void logarithms(int m, const double *restrict x, double *restrict out) {
+    for (int i = 0; i < m; i++) {
+        union {
+            double number;
+            uint64_t bits;
+        } u = {.number = x[i]}, f;
+        uint64_t shifted = u.bits - 0x3FE6A09E667F3BCDu; /* sqrt(1/2) */
+        int64_t k = (int64_t)shifted >> 52;
+        f.bits = u.bits - ((uint64_t)k << 52);
+        double s = (f.number - 1.0) / (f.number + 1.0), z = s * s;
+        double series = 1.0 / 13 + z * (1.0 / 15 + z * (1.0 / 17 + z * (1.0 / 19 + z * (1.0 / 21 + z / 23))));
+        series = 1.0 + z * (1.0 / 3 + z * (1.0 / 5 + z * (1.0 / 7 + z * (1.0 / 9 + z * (1.0 / 11 + z * series)))));
+        double y = (double)k * 0.6931471805599453 + 2.0 * s * series;
+        if (!(x[i] > 0.0)) y = x[i] == 0.0 ? -INFINITY : NAN;
+        if (x[i] == INFINITY) y = x[i];
+        out[i] = y;
+    }
+}
 
 static inline double clip(double x, double most_) { return at_most(at_least(x, -most_), most_); }
 
@@ -179,36 +206,53 @@ static void featurise(const double *f, const probed *s, float *x) {
     const double token_ms = f[GR_MS_PER_KV_MISS_TOKEN] + f[GR_EMB_ROWS_PER_KV_MISS_TOKEN] * row_ms;
     const double kv_loss_ms = tokens * token_ms * kv_rise, floor_ms = 1e-6 * service_ms;
     const double observed = f[GR_OBSERVED_P99_MS], used = f[GR_UTILISATION], usual = f[GR_UTILISATION_SLOW];
-    const double surprise = observed != observed ? 0.0 : log(at_least(observed, TINY_MS) / here);
+    enum { ANCHOR, FAR_DOWN, DOWN, UP, FAR_UP, GHOST, TREND, ROWS, TOKENS, HISTORY, SERVICE, SAMPLES, SURPRISE, LOGARITHMS };
+    const double of[LOGARITHMS + 1] = {
+        here / at_least(s->anchor_p99, TINY_MS),
+        at_least(s->p99[0], TINY_MS) / here,
+        at_least(s->p99[1], TINY_MS) / here,
+        at_least(s->p99[3], TINY_MS) / here,
+        at_least(s->p99[4], TINY_MS) / here,
+        (emb_gain_ms + floor_ms) / (kv_loss_ms + floor_ms),
+        at_least(used, 1e-6) / at_least(usual, 1e-6),
+        1.0 + rows,
+        1.0 + tokens,
+        1.0 + f[GR_KV_SIZE_CV2],
+        1.0 + f[GR_SERVICE_VARIANCE_MS2] / (service_ms * service_ms),
+        1.0 + least(f[GR_EMB_SAMPLES], f[GR_KV_SAMPLES]),
+        observed != observed ? 1.0 : at_least(observed, TINY_MS) / here,
+    };
+    double ln[LOGARITHMS + 1]; /* an even number: pairs are calculated side by side */
+    logarithms(LOGARITHMS + 1, of, ln);
     const double columns[GR_FEATURES] = {
         emb_share,
         s->anchor / usable - emb_share,
         s->smoothed / usable - emb_share,
-        log(here / at_least(s->anchor_p99, TINY_MS)),
+        ln[ANCHOR],
         emb_miss,
         kv_miss,
         emb_fall,
         kv_rise,
-        log(at_least(s->p99[0], TINY_MS) / here),
-        log(at_least(s->p99[1], TINY_MS) / here),
-        log(at_least(s->p99[3], TINY_MS) / here),
-        log(at_least(s->p99[4], TINY_MS) / here),
-        clip(log((emb_gain_ms + floor_ms) / (kv_loss_ms + floor_ms)), MOST_RATIO),
+        ln[FAR_DOWN],
+        ln[DOWN],
+        ln[UP],
+        ln[FAR_UP],
+        clip(ln[GHOST], MOST_RATIO),
         f[GR_ARRIVAL_PER_S] * service_ms / 1000.0,
         used,
-        clip(log(at_least(used, 1e-6) / at_least(usual, 1e-6)), MOST_SURPRISE),
+        clip(ln[TREND], MOST_SURPRISE),
         f[GR_BASE_SERVICE_MS] / service_ms,
         rows_ms / service_ms,
         history_ms / service_ms,
-        log10(1.0 + rows),
-        log10(1.0 + tokens),
-        log1p(f[GR_KV_SIZE_CV2]),
-        log1p(f[GR_SERVICE_VARIANCE_MS2] / (service_ms * service_ms)),
+        ln[ROWS] * LOG10_E,
+        ln[TOKENS] * LOG10_E,
+        ln[HISTORY],
+        ln[SERVICE],
         again / at_least(rows + again, TINY_MS),
         f[GR_EMB_VOLATILITY],
         f[GR_KV_VOLATILITY],
-        log10(1.0 + least(f[GR_EMB_SAMPLES], f[GR_KV_SAMPLES])),
-        clip(surprise, MOST_SURPRISE),
+        ln[SAMPLES] * LOG10_E,
+        clip(ln[SURPRISE], MOST_SURPRISE),
         f[GR_REFILL_BLOCKING],
         f[GR_BACKLOG_BYTES] / usable,
         f[GR_LAST_ACTION],
@@ -275,9 +319,11 @@ static void ask(const row *r, const gr_model *model, double smoothed, const floa
     const double volatility = most(f[GR_EMB_VOLATILITY], f[GR_KV_VOLATILITY]);
     const double width = f[GR_CLAMP_PERCENT] * at_most(1.0 + WIDEN_PER_VOLATILITY * volatility, MOST_WIDENING) * points;
     const double emb_bytes = least(most(wanted, smoothed - width), smoothed + width);
-    double emb_miss, kv_miss;
-    predict_at(r, 1, &emb_bytes, &emb_miss, &kv_miss, &results[GR_P99_MS * n]);
-    predict_at(r, 1, &smoothed, &emb_miss, &kv_miss, &results[GR_SMOOTHED_P99_MS * n]);
+    double emb_miss[2], kv_miss[2], p99[2];
+    predict_at(r, 1, &emb_bytes, emb_miss, kv_miss, p99);
+    results[GR_P99_MS * n] = p99[0];
+    predict_at(r, 1, &smoothed, emb_miss, kv_miss, p99);
+    results[GR_SMOOTHED_P99_MS * n] = p99[0];
     results[GR_OUTLIER * n] = (double)outlier(model, x);
     results[GR_ACTION * n] = action;
     results[GR_EMB_BYTES * n] = emb_bytes;
@@ -286,7 +332,8 @@ static void ask(const row *r, const gr_model *model, double smoothed, const floa
 
 /* path.evaluate, one row; 0 where numpy has to. */
 static int evaluate(const row *r, const gr_model *model, double *results, long n, float *x) {
-    double grid[GR_MOST_SPLITS], emb_miss[GR_MOST_SPLITS], kv_miss[GR_MOST_SPLITS], p99[GR_MOST_SPLITS], probes[GR_PROBES];
+    double grid[GR_MOST_SPLITS + 1], emb_miss[GR_MOST_SPLITS + 1], kv_miss[GR_MOST_SPLITS + 1], p99[GR_MOST_SPLITS + 1];
+    double probes[GR_PROBES];
     const double *f = r->f, usable = f[GR_USABLE_BYTES], current = f[GR_CURRENT_EMB_BYTES];
     const int m = split_grid(f, grid);
     if (m < 1 || !(current >= 0.0 && current <= usable) || !rises(r->emb) || !rises(r->kv)) return 0;
