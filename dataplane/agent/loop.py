@@ -5,7 +5,6 @@ estimates and the pace of the move. Faults of the engine end in a freeze with a 
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 
@@ -117,16 +116,19 @@ class Agent:
 
     async def run(self) -> None:
         """Go round for ever; ends only by cancellation. A new intent starts the next round at once."""
-        next_at_s = self._monotonic_s()
+        loop, next_at_s = asyncio.get_running_loop(), self._monotonic_s()
         try:
             while True:
                 await self.round()
                 now_s = self._monotonic_s()
                 next_at_s = max(next_at_s + self.interval_ms / 1000.0, now_s)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(next_at_s - now_s):  # unlike wait_for, never swallows a cancellation
-                        await self._wake.wait()
-                    next_at_s = self._monotonic_s()
+                alarm = loop.call_later(next_at_s - now_s, self._wake.set)
+                try:
+                    await self._wake.wait()
+                    if loop.time() < alarm.when():
+                        next_at_s = self._monotonic_s()  # woken before its time
+                finally:
+                    alarm.cancel()
                 self._wake.clear()
         finally:
             self._orders.cancel()
