@@ -18,8 +18,8 @@ PAGE = 400
 _PACK = msgspec.msgpack.Encoder()
 
 
-MAX_BYTES = 2 * 1024 * 1024
-"""Records with two whole curves take five kilobytes: about 400 of them, seven minutes at one decision a second."""
+MAX_BYTES = 1536 * 1024
+"""Records with two whole curves take five kilobytes: about 300 of them, five minutes at one decision a second."""
 
 
 class DecisionRing:
