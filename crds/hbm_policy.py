@@ -220,9 +220,7 @@ KIND = Kind(
         AGE,
     ),
     selectable_fields=(".spec.strategy", ".spec.learned.model"),
-    not_yet=(
-        "`recovery.freezeWhenBlocking`: no engine says yet that its refill blocks serving, so nothing is ever frozen",
-    ),
+    not_yet=("`recovery.freezeWhenBlocking`: no engine says yet that its refill blocks serving, so nothing is ever frozen",),
     example={
         "strategy": "Learned",
         "enforcement": "Shadow",
