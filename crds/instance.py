@@ -325,7 +325,5 @@ KIND = Kind(
         AGE,
     ),
     selectable_fields=(".spec.poolRef", ".spec.source.kind"),
-    not_yet=(
-        "`spec.intent.p99Ms`: agents judge by the `p99Ms` that their engine describes",
-    ),
+    not_yet=("`spec.intent.p99Ms`: agents judge by the `p99Ms` that their engine describes",),
 )
