@@ -6,9 +6,13 @@ same place, and nothing but the split differs between them.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from controllers.runtime.rbac import Scope, bound_role, policy_rules
+from controllers.runtime.resources import Key
+from grfleet.model.push import CONFIG_MAP_PREFIX, config_map_body, model_body
+from policies.allocation.model_file import read_model
 from simulator.workloads import demo as traffic
 
 OPERATOR_NAMESPACE = "grfleet-system"
@@ -19,6 +23,9 @@ NAMESPACES = (ADAPTIVE, STATIC)
 POOL = "ranker"
 INSTANCES = 4
 STATIC_PERCENT = 50
+MODEL = "split-1"
+MODEL_FILE = Path(__file__).parents[2] / "policies" / "models" / f"{MODEL}.safetensors"
+"""The trained allocator that ships with grfleet."""
 STEP = {"maxPercentPerSecond": 4, "deadbandPercent": 2, "intervalMs": 1000}
 AGENT_MEMORY_SECONDS = 20
 
@@ -54,9 +61,9 @@ def operator_objects() -> list[Object]:
 
 
 def pool_objects(endpoints: Sequence[Endpoint], *, pool_key: bytes) -> list[Object]:
-    """Return, for both namespaces, the user-key Secret, the policies and the pool."""
+    """Return the trained model, and for both namespaces the user-key Secret, the policies and the pool."""
     strategies: dict[str, Object] = {
-        ADAPTIVE: {"strategy": "MissRatioCurve", "enforcement": "Active", "step": STEP},
+        ADAPTIVE: {"strategy": "Learned", "enforcement": "Active", "learned": {"model": MODEL}, "step": STEP},
         STATIC: {"strategy": "Static", "bounds": {"fallbackEmbPercent": STATIC_PERCENT}},
     }
     routing = {
@@ -65,7 +72,7 @@ def pool_objects(endpoints: Sequence[Endpoint], *, pool_key: bytes) -> list[Obje
         # While the pools start there is no state yet that a move could lose, so all of them may move at once.
         "churn": {"maxMovedPercent": 100, "windowSeconds": 1},
     }
-    objects: list[Object] = []
+    objects = model_objects(MODEL_FILE.read_bytes())
     for namespace, strategy in strategies.items():
         secret = {
             "apiVersion": "v1",
@@ -80,6 +87,19 @@ def pool_objects(endpoints: Sequence[Endpoint], *, pool_key: bytes) -> list[Obje
             _pool(namespace, [e for e in endpoints if e.namespace == namespace]),
         ]
     return objects
+
+
+def model_objects(data: bytes) -> list[Object]:
+    """Return the ConfigMap with a model's bytes and its AllocatorModel, as `grfleet model push` makes them.
+
+    Raises
+    ------
+    policies.allocation.model_file.ModelRefused
+        If the bytes are no model.
+    """
+    model = read_model(data)
+    where, held = Key(ADAPTIVE, MODEL), Key(ADAPTIVE, f"{CONFIG_MAP_PREFIX}{MODEL}")
+    return [config_map_body(held, MODEL, data), model_body(where, held.name, model.sha256, model.feature_spec)]
 
 
 def _pool(namespace: str, endpoints: Sequence[Endpoint]) -> Object:

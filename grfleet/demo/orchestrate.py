@@ -241,6 +241,7 @@ def _say_what_to_try(plane: ControlPlane, console: Console) -> None:
         *([f"export PATH={':'.join(absent)}:$PATH"] if absent else []),
         f"export KUBECONFIG={plane.kubeconfig}",
         "kubectl get grp,gri,grt -A",
+        "kubectl get hbmp,amod -A",
         "kubectl grfleet top -A    # Ctrl-C ends it",
         f"kubectl describe gri {objects.POOL}-0 -n {objects.ADAPTIVE}",
         f"grfleet decisions {objects.POOL}-0 -n {objects.ADAPTIVE} --last 5",
