@@ -13,10 +13,10 @@ from controllers.runtime.conditions import Condition
 from controllers.runtime.resources import Object
 from crds import AllocatorModelSpec
 from crds.allocator_model import MAX_SCORES
-from crds.types import DNS_LABEL
 from policies.allocation.model_file import ModelRefused, Score, read_model
 
-_WORD = re.compile(DNS_LABEL)
+_OTHERS = re.compile(r"[^a-z0-9]+")
+_LONGEST_NAME = 63
 _LARGEST = 1e9
 _LONGEST_UNIT = 32
 
@@ -73,12 +73,13 @@ def verify(spec: AllocatorModelSpec, config_map: Object | None) -> Verdict:
 
 
 def api_scores(scores: Iterable[Score]) -> list[dict[str, Any]]:
-    """Scores as the API takes them: no more than it holds, each name once; what has no place there is left out."""
+    """Scores as the API takes them: names as labels, each once, no more than it holds; what has no place there is left out."""
     found: dict[str, dict[str, Any]] = {}
     for score in scores:
-        fits = len(score.name) <= 63 and _WORD.fullmatch(score.name) and len(score.unit) <= _LONGEST_UNIT
-        if fits and math.isfinite(score.value) and abs(score.value) < _LARGEST and len(found) < MAX_SCORES:
-            found.setdefault(score.name, {"name": score.name, "value": _decimal(score.value), "unit": score.unit})
+        name = _OTHERS.sub("-", score.name.lower())[:_LONGEST_NAME].strip("-")
+        fits = name and len(score.unit) <= _LONGEST_UNIT and math.isfinite(score.value) and abs(score.value) < _LARGEST
+        if fits and len(found) < MAX_SCORES:
+            found.setdefault(name, {"name": name, "value": _decimal(score.value), "unit": score.unit})
     return list(found.values())
 
 

@@ -219,6 +219,13 @@ def test_whatever_scores_a_file_has_the_status_is_one_that_the_api_takes(scores:
     AllocatorModel.parse(body)
 
 
+def test_what_people_call_a_score_becomes_a_name_that_the_api_has() -> None:
+    named = [
+        Score(name=name, value=-0.5, unit="%") for name in ("In training, steady, model (guarded)", "P99 share", "p99-share", "-")
+    ]
+    assert [score["name"] for score in api_scores(named)] == ["in-training-steady-model-guarded", "p99-share"]
+
+
 async def test_bytes_that_come_later_are_found_soon(world: World) -> None:
     world.server.maps.clear()
     again = await world.look()
