@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from contract.agent import Enforcement
 from controllers.runtime.resources import Object, uid_of
 from crds import GRServingPool
 from crds.hbm_policy import RolloutPhase
-from crds.pool_rollout import PoolRollout
+from crds.pool_rollout import PolicyPart, PoolRollout
 from policies.rollout.risk import Charge, charge_of, needs_canaries
 
 POLICY_FIELDS = ("strategy", "enforcement", "bounds", "step", "refill", "learned", "recovery", "modelRef", "policyRef")
@@ -25,8 +26,12 @@ TRYING = frozenset({RolloutPhase.CANARY, RolloutPhase.EXTENDED, RolloutPhase.INC
 """Phases in which the canaries have the change."""
 GOING_ON = TRYING | {RolloutPhase.MEASURING}
 """Phases that end by themselves."""
+KEPT = 256
 
 Part = Mapping[str, Any]
+T = TypeVar("T")
+V = TypeVar("V")
+_made: OrderedDict[tuple[int, Callable[[Any], Any]], tuple[Any, Any]] = OrderedDict()
 
 
 def part_of(intent: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,7 +85,7 @@ def permitted_intent(pool: GRServingPool, instance: Object, wanted: Mapping[str,
         return wanted
     if rollout is None:
         return _unless_riskier(wanted, new, stored, None)
-    if rollout.revision == revision_of(wanted):
+    if rollout.revision == _once(wanted, revision_of):
         has_it = rollout.phase is RolloutPhase.COMPLETE or (rollout.phase in TRYING and is_canary(rollout, instance))
         return wanted if has_it else with_part(wanted, stable_part(rollout))
     if rollout.phase is RolloutPhase.COMPLETE:
@@ -95,14 +100,26 @@ def is_canary(rollout: PoolRollout, instance: Object) -> bool:
     return any(member.name == name and member.uid == uid for member in rollout.canaries)
 
 
-def stable_part(rollout: PoolRollout) -> dict[str, Any]:
-    """What the others run meanwhile, as it stands in an intent."""
-    return rollout.stable.to_wire()
+def stable_part(rollout: PoolRollout) -> Mapping[str, Any]:
+    """What the others run meanwhile, as it stands in an intent; not to be changed."""
+    return _once(rollout.stable, PolicyPart.to_wire)
 
 
 def permit_of(pool: Object | None) -> object:
     """What `permitted_intent` reads of a stored pool beside its spec: instances are looked at when it changes."""
     return ((pool or {}).get("status") or {}).get("rollout")
+
+
+def _once(thing: T, make: Callable[[T], V]) -> V:
+    """`make(thing)`, once while the very same thing is asked about: all instances of a pool share model and wanted intent."""
+    place = (id(thing), make)
+    found = _made.get(place)
+    if found is None or found[0] is not thing:
+        found = _made[place] = (thing, make(thing))
+        while len(_made) > KEPT:
+            _made.popitem(last=False)
+    value: V = found[1]
+    return value
 
 
 def _unless_riskier(
