@@ -10,6 +10,8 @@ from controllers.runtime.resources import ALLOCATOR_MODELS, Object, key_of
 from grfleet.inert import inert
 
 _DIGITS = 12
+_SCORES = 2
+"""How many scores of a model the table shows; --json has them all."""
 
 
 async def model_rows(kube: KubeApi, namespace: str | None) -> list[dict[str, Any]]:
@@ -45,7 +47,12 @@ def table_of(rows: list[dict[str, Any]], *, namespaces: bool) -> Table:
     for row in rows:
         cells = [row[name] for name in ("name", "verified", "reason", "inUse", "instances", "featureSpec")]
         digest = str(row["sha256"] or "")[:_DIGITS] or None
-        scores = ", ".join(f"{each['name']} {each['value']} {each.get('unit', '')}".rstrip() for each in row["scores"])
-        shown = [*([row["namespace"]] if namespaces else []), *cells, digest, scores or None]
+        shown = [*([row["namespace"]] if namespaces else []), *cells, digest, _scores(row["scores"])]
         table.add_row(*("-" if cell is None else inert(str(cell)) for cell in shown))
     return table
+
+
+def _scores(scores: list[dict[str, Any]]) -> str | None:
+    shown = [f"{each['name']} {each['value']} {each.get('unit', '')}".rstrip() for each in scores[:_SCORES]]
+    more = [f"and {len(scores) - _SCORES} more"] if len(scores) > _SCORES else []
+    return "; ".join([*shown, *more]) or None

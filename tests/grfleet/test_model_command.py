@@ -131,6 +131,13 @@ def test_the_table_has_what_is_known_and_a_dash_for_the_rest() -> None:
     assert lines[2].split() == ["team", "split-1", "-", "-", "-", "-", "f-1", "ab" * 6, "-"]
 
 
+def test_a_model_with_many_scores_keeps_to_its_line() -> None:
+    scores = [{"name": f"score-{number}", "value": "1", "unit": "percent"} for number in range(9)]
+    lines = shown(row_of(stored(status={"scores": scores}))).splitlines()
+    assert len(lines) == 2
+    assert lines[1].endswith("score-0 1 percent; score-1 1 percent; and 7 more")
+
+
 def test_what_an_object_says_steers_no_terminal() -> None:
     status = {"conditions": [{"type": "Verified", "status": "[bold]x", "reason": "\x1b[2J"}]}
     assert "\x1b" not in shown(row_of(stored(status=status)))
