@@ -95,7 +95,7 @@ def _ingredients(name: str, options: LogOptions, report: LoadReport, law: RowLaw
 def _rows(name: str, options: LogOptions, report: LoadReport, law: RowLaw) -> Ingredient:
     each = f"{options.rows_per_token} a token and a candidate"
     if report.item_law is not None:
-        fitted = f"{each}, by the law of the log's items, each with as many rows: {report.item_law.words}"
+        fitted = f"{each}, by the law of the whole log's items, each with as many rows: {report.item_law.words}"
         return Ingredient(what="embedding rows", origin=Origin.SCALED, source=name, rule=fitted)
     drift = f"{law.drift_percent_per_hour:g} percent drift an hour"
     rule = f"{each}, exponent {law.exponent:g} over {law.catalog_rows} rows, {drift}"

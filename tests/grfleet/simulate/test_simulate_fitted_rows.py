@@ -36,7 +36,7 @@ def test_the_law_of_the_items_is_in_the_result(tmp_path: Path, command: str) -> 
     assert ran.code == 0, ran.said
     rows = [each for each in ran.result["assumptions"] if each.startswith("embedding rows")]
     assert len(rows) == 1
-    assert "law of the log's items" in rows[0]
+    assert "law of the whole log's items" in rows[0]
     assert "+-" in rows[0]
     assert ran.result["trace"]["manifest"]["parameters"]["law"]["exponent"] == pytest.approx(0.9, abs=0.05)
     assert "sku-" not in (ran.out / "result.json").read_text()
