@@ -63,7 +63,14 @@ def operator_objects() -> list[Object]:
 def pool_objects(endpoints: Sequence[Endpoint], *, pool_key: bytes) -> list[Object]:
     """Return the trained model, and for both namespaces the user-key Secret, the policies and the pool."""
     strategies: dict[str, Object] = {
-        ADAPTIVE: {"strategy": "Learned", "enforcement": "Active", "learned": {"model": MODEL}, "step": STEP},
+        # Applied before the model is verified, so the model is a change, and minutes are too short to soak one.
+        ADAPTIVE: {
+            "strategy": "Learned",
+            "enforcement": "Active",
+            "learned": {"model": MODEL},
+            "step": STEP,
+            "rollout": {"soakSeconds": 0},
+        },
         STATIC: {"strategy": "Static", "bounds": {"fallbackEmbPercent": STATIC_PERCENT}},
     }
     routing = {
