@@ -11,19 +11,18 @@ from typing import Any
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from contract.agent import Intent
 
 
 def new_private_key() -> bytes:
     """Return 32 fresh bytes of private key."""
-    return Ed25519PrivateKey.generate().private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption())
+    return Ed25519PrivateKey.generate().private_bytes_raw()
 
 
 def public_key(private_key: bytes) -> bytes:
     """Return the 32-byte public key of a private key; ValueError when it is not 32 bytes."""
-    return Ed25519PrivateKey.from_private_bytes(private_key).public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+    return Ed25519PrivateKey.from_private_bytes(private_key).public_key().public_bytes_raw()
 
 
 def payload(intent: Intent) -> bytes:

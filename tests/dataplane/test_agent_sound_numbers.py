@@ -8,7 +8,7 @@ import pytest
 from dataplane_fakes import FakeEngine
 
 from contract.engine import Observe
-from dataplane.agent.observe import _all_numbers_are_sound, _numbers, _paths
+from dataplane.agent.observe import _all_numbers_are_sound, _numbers, _paths, _regression
 
 
 async def full_reading() -> Observe:
@@ -41,3 +41,31 @@ async def test_no_number_can_hide_behind_another(number: float) -> None:
         assert not _all_numbers_are_sound(replaced(sound, path.split("."), number)), path
     counts = msgspec.structs.replace(sound.latency, counts={0: 10, 3: number})
     assert not _all_numbers_are_sound(msgspec.structs.replace(sound, latency=counts))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "fell"),
+    [
+        ({1: 2, 3: 4}, {1: 2, 3: 4}, None),
+        ({1: 2, 3: 4}, {1: 2, 3: 5, 7: 1}, None),
+        ({1: 2, 3: 4}, {3: 4, 1: 2}, None),
+        ({1: 2, 3: 4}, {7: 1, 3: 9, 1: 2}, None),
+        ({}, {5: 1}, None),
+        ({1: 2, 3: 4}, {1: 2, 3: 3}, 3),
+        ({1: 2, 3: 4}, {3: 4, 1: 1}, 1),
+        ({1: 2, 3: 4}, {1: 2}, 3),
+        ({1: 2, 3: 4}, {1: 2, 5: 9}, 3),
+        ({1: 2, 3: 0}, {1: 2}, None),
+    ],
+)
+async def test_a_bucket_that_fell_is_found_in_whatever_order_they_come(
+    before: dict[int, int], after: dict[int, int], fell: int | None
+) -> None:
+    first = await full_reading()
+    old, new = (
+        msgspec.structs.replace(first, latency=msgspec.structs.replace(first.latency, counts=counts))
+        for counts in (before, after)
+    )
+    found = _regression(new, old)
+    assert (found is None) == (fell is None)
+    assert found is None or str(fell) in found[1]
