@@ -8,6 +8,7 @@ for Python alone.
 """
 
 import gc
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -70,7 +71,10 @@ def _notes() -> str:
     why_not = core.why_not()
     if why_not is not None:
         return f"numpy only: {why_not}"
-    return f"goals are of the compiled path; baseline of all: the {PRODUCT} of the same run, hot or cold like the figure"
+    return (
+        f"goals are of the compiled path; baseline of all: the {PRODUCT} of the same run, hot or cold like the figure; "
+        f"niceness {os.getpriority(os.PRIO_PROCESS, 0)} (a negative one is interrupted less on a busy machine)"
+    )
 
 
 def _routes(workloads: Sequence[DecisionInputs], model: TrainedModel) -> list[Route]:

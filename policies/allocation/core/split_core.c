@@ -169,7 +169,7 @@ typedef struct {
 } probed;
 
 
-/* Natural logarithms of m numbers, to 1e-15: x = 2^k f with f in [sqrt(1/2), sqrt(2)), and the series of 2 atanh((f - 1) / (f + 1)).
+/* Natural logarithms of m numbers, to 1e-15: x = 2^k f with f in [sqrt(1/2), sqrt(2)), and the series of 2 atanh((f-1) / (f+1)).
  * Not for subnormal numbers. Those of the library lie in other pages, with tables: 2 us more of 15 from a cold cache. */
 static void logarithms(int m, const double *restrict x, double *restrict out) {
     for (int i = 0; i < m; i++) {
