@@ -88,6 +88,8 @@ def best_splits(
         raise ValueError("load_behind_percent: the oracle lets every request wait for its rows")
     if config.batching is not None:
         raise ValueError("batching: the oracle serves one request at a time")
+    if config.refill_yields:
+        raise ValueError("refill_yields: the oracle sets the rate of a refill aside")
     if warm is not None and len(warm.user) and int(warm.user.max()) >= log.users:
         raise ValueError(f"warm: user {int(warm.user.max())} is not among the {log.users} of the log")
     key = key_of(log, config, window_ms=window_ms, seed=seed, splits=tuple(splits), slots=slots, warm=warm)

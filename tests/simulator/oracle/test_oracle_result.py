@@ -11,6 +11,7 @@ from oracle_logs import SERVICE, a_fleet, a_log
 from simulator.fleet.build import WarmUsers
 from simulator.oracle.result import OracleResult
 from simulator.oracle.run import best_splits
+from simulator.physics.batching import BatchRules
 from simulator.request_log import RequestLog
 
 WINDOW_MS = 30_000.0
@@ -163,6 +164,8 @@ def test_a_log_that_gives_no_reason_for_doubt_has_none_but_that_one_split_suits_
         ("workers", {"workers": 0}),
         ("seed", {"seed": -1}),
         ("load_behind_percent", {"config": a_fleet(load_behind_percent=90)}),
+        ("batching", {"config": a_fleet(batching=BatchRules())}),
+        ("refill_yields", {"config": a_fleet(refill_yields=True)}),
         ("warm", {"warm": WarmUsers(user=np.array([10**6], dtype=np.uint32), tokens=np.array([1], dtype=np.int32))}),
     ],
 )
