@@ -32,6 +32,7 @@ COLD_GOAL_US = {50: 32.0, 99: 60.0}
 PATH, WITHIN, NUMPY = "path, compiled", "path within decide", "path, numpy"
 PRODUCT, NOTHING = "matrix product", "nothing"
 WORKLOADS = 16
+_WARM_UP = 4
 INSTANCES = 1000
 
 Call = Callable[[], object]
@@ -185,10 +186,12 @@ Times = Mapping[str, Sequence[float]]
 
 
 def _hot(routes: Sequence[Route], *, decisions: int) -> Times:
-    """Microseconds of each call, one route after the other."""
+    """Microseconds of each call, one route after the other; each workload was asked a few times before."""
     gc.collect()
     times: dict[str, list[float]] = {}
     for route in routes:
+        for timed in [*route.timers] * _WARM_UP:
+            timed()
         timers = cycle(route.timers)
         times[route.name] = [next(timers)() for _ in range(decisions)]
     return times
