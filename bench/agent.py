@@ -143,7 +143,7 @@ async def _measure(*, windows: int, window_s: float, seed: int) -> list[Result]:
                     costs.append(watched.cost())
                     idles.append(idle.cost())
                 after, took_s = await _counted(url), time.monotonic() - started_s
-            return _results(costs, idles, {name: (after[name] - before[name]) / took_s for name in after})
+            return _results(costs, idles, {name: (after[name] - before.get(name, 0.0)) / took_s for name in after})
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
