@@ -18,14 +18,15 @@ from controllers.runtime.resources import Object, uid_of
 from crds import GRServingPool
 from crds.hbm_policy import RolloutPhase
 from crds.pool_rollout import PolicyPart, PoolRollout
+from policies.rollout import phases
 from policies.rollout.risk import Charge, charge_of, needs_canaries
 
 POLICY_FIELDS = ("strategy", "enforcement", "bounds", "step", "refill", "learned", "recovery", "modelRef", "policyRef")
 """What an intent takes from the policy; everything else comes from the pool and from the instance, and never waits."""
-TRYING = frozenset({RolloutPhase.CANARY, RolloutPhase.EXTENDED, RolloutPhase.INCONCLUSIVE})
-"""Phases in which the canaries have the change."""
-GOING_ON = TRYING | {RolloutPhase.MEASURING}
-"""Phases that end by themselves."""
+TRYING = frozenset(RolloutPhase(phase) for phase in phases.TRYING)
+"""Phases in which the canaries have the change, as the API names them."""
+GOING_ON = frozenset(RolloutPhase(phase) for phase in phases.GOING_ON)
+"""Phases that lead to another one by themselves, as the API names them."""
 KEPT = 256
 
 Part = Mapping[str, Any]

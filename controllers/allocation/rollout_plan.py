@@ -29,7 +29,7 @@ from crds.pool_rollout import PolicyPart, PoolRollout
 from policies.rollout.groups import Groups, Member, choose
 from policies.rollout.phases import ALONE_FACTOR, Phase, Soak, next_phase
 from policies.rollout.risk import needs_canaries
-from policies.rollout.verdict import FEWEST_BEFORE, Evidence, Tolerance, Word, judge
+from policies.rollout.verdict import FEWEST_BEFORE, Evidence, Tolerance, Verdict, judge
 
 LOOK_SECONDS = WINDOW_SECONDS
 """How often a rollout that goes on is looked at."""
@@ -137,7 +137,7 @@ def _measure(
     needed = FEWEST_BEFORE * (1 if groups.controls else ALONE_FACTOR)
     measured = bool(groups.canaries) and baseline.windows >= needed
     soak = Soak(seconds=0.0, wanted_seconds=asked.soak_seconds, alone=not groups.controls)
-    phase = next_phase(Phase.MEASURING, soak=soak, word=Word.OPEN, measured=measured)
+    phase = next_phase(Phase.MEASURING, soak=soak, verdict=Verdict.OPEN, measured=measured)
     if phase is Phase.COMPLETE:
         return _complete(view, wanted, told=True)
     if phase is Phase.MEASURING:
@@ -172,9 +172,9 @@ def _try(view: PoolView, stands: PoolRollout, wanted: Mapping[str, Any], trial: 
     asked, good = view.policy.spec.rollout, float(view.pool.spec.slo.good_percent)
     soaked = trial.soaked_seconds(stands, now=now, now_s=now_s)
     evidence = trial.compare(stands, uids, charge=words.charge_word(wanted), now=now, now_s=now_s)
-    word = judge(evidence, Tolerance(p99_percent=asked.rollback_p99_percent, allowed_bad_percent=100.0 - good))
+    verdict = judge(evidence, Tolerance(p99_percent=asked.rollback_p99_percent, allowed_bad_percent=100.0 - good))
     soak = Soak(seconds=soaked, wanted_seconds=asked.soak_seconds, alone=evidence.alone)
-    phase = RolloutPhase(next_phase(Phase(stands.phase), soak=soak, word=word, measured=True))
+    phase = RolloutPhase(next_phase(Phase(stands.phase), soak=soak, verdict=verdict, measured=True))
     if phase is RolloutPhase.COMPLETE:
         return _complete(view, wanted, told=True, evidence=evidence)
     if phase is RolloutPhase.ROLLED_BACK:

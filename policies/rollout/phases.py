@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from policies.rollout.verdict import Word
+from policies.rollout.verdict import Verdict
 
 ALONE_FACTOR = 2
 """Canaries without controls soak this many times as long, and as many windows before the change are wanted."""
@@ -48,12 +48,12 @@ class Soak:
         return self.wanted_seconds * (ALONE_FACTOR if self.alone else 1)
 
 
-def next_phase(phase: Phase, *, soak: Soak, word: Word, measured: bool) -> Phase:
+def next_phase(phase: Phase, *, soak: Soak, verdict: Verdict, measured: bool) -> Phase:
     """The phase that follows from what is known now; the same one when nothing follows.
 
     Parameters
     ----------
-    word
+    verdict
         What the comparison says at present; only looked at while canaries have the change.
     measured
         Whether enough is known of the time before the change.
@@ -64,13 +64,13 @@ def next_phase(phase: Phase, *, soak: Soak, word: Word, measured: bool) -> Phase
         return Phase.CANARY if measured else Phase.MEASURING
     if phase not in TRYING:
         return phase
-    if word is Word.HARM:
+    if verdict is Verdict.HARM:
         return Phase.ROLLED_BACK
     if phase is Phase.INCONCLUSIVE:
-        return Phase.COMPLETE if word is Word.SURELY_PASSES else phase
+        return Phase.COMPLETE if verdict is Verdict.SURELY_PASSES else phase
     planned = soak.planned_seconds * (2 if phase is Phase.EXTENDED else 1)
     if soak.seconds < planned:
         return phase
-    if word in (Word.PASSES, Word.SURELY_PASSES):
+    if verdict in (Verdict.PASSES, Verdict.SURELY_PASSES):
         return Phase.COMPLETE
     return Phase.EXTENDED if phase is Phase.CANARY else Phase.INCONCLUSIVE

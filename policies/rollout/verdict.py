@@ -21,8 +21,8 @@ COMPARABLE_LOAD = math.log(1.25)
 """Without controls nothing passes while the load differs by more than a quarter from what it was before."""
 
 
-class Word(StrEnum):
-    """What a comparison says."""
+class Verdict(StrEnum):
+    """What a comparison says: harm is proven, or ruled out at a planned look, or at every look; open is none of these."""
 
     HARM = "Harm"
     PASSES = "Passes"
@@ -76,20 +76,20 @@ class Tolerance:
         return self.p99_percent / 100.0 * self.allowed_bad_percent
 
 
-def judge(evidence: Evidence, tolerance: Tolerance) -> Word:
+def judge(evidence: Evidence, tolerance: Tolerance) -> Verdict:
     """Say what the evidence means; see the module."""
     p99, bad = evidence.p99, evidence.bad
     if p99 is None or p99.windows < FEWEST_AFTER:
-        return Word.OPEN
+        return Verdict.OPEN
     if _harms(p99, tolerance.p99_log) or (bad is not None and _harms(bad, tolerance.bad_points)):
-        return Word.HARM
+        return Verdict.HARM
     if bad is not None and bad.likely > 0.0 and bad.mean >= tolerance.bad_points:
-        return Word.OPEN  # more bad requests than chance explains at one look: not enough for harm, too much to pass
+        return Verdict.OPEN  # more bad requests than chance explains at one look: not enough for harm, too much to pass
     if evidence.alone and (evidence.load is None or abs(evidence.load) > COMPARABLE_LOAD):
-        return Word.OPEN
+        return Verdict.OPEN
     if p99.surely_at_most < tolerance.p99_log:
-        return Word.SURELY_PASSES
-    return Word.PASSES if p99.at_most < tolerance.p99_log else Word.OPEN
+        return Verdict.SURELY_PASSES
+    return Verdict.PASSES if p99.at_most < tolerance.p99_log else Verdict.OPEN
 
 
 def _harms(change: Change, tolerated: float) -> bool:

@@ -13,7 +13,7 @@ from policies.rollout.comparison import Change, student
 from policies.rollout.groups import MOST_CANARIES, MOST_CONTROLS, Member, canary_count, choose
 from policies.rollout.phases import GOING_ON, TRYING, Phase, Soak, next_phase
 from policies.rollout.risk import Charge, charge_of, needs_canaries
-from policies.rollout.verdict import FEWEST_AFTER, Evidence, Tolerance, Word, judge
+from policies.rollout.verdict import FEWEST_AFTER, Evidence, Tolerance, Verdict, judge
 
 LEARNED = Charge(strategy="Learned", model_sha256="a", clamp_percent=10)
 CLIMB = Charge(strategy="HillClimb")
@@ -95,71 +95,71 @@ def change(mean: float, half: float, *, windows: int = 30) -> Change:
 
 
 @pytest.mark.parametrize(
-    ("evidence", "word"),
+    ("evidence", "verdict"),
     [
-        (Evidence(), Word.OPEN),
-        (Evidence(p99=change(0.5, 0.01, windows=FEWEST_AFTER - 1)), Word.OPEN),
-        (Evidence(p99=change(0.5, 0.01)), Word.HARM),
-        (Evidence(p99=change(0.5, 0.3)), Word.OPEN),
-        (Evidence(p99=change(0.05, 0.01)), Word.SURELY_PASSES),  # worse without doubt, and less than what is tolerated
-        (Evidence(p99=change(0.05, 0.03)), Word.PASSES),
-        (Evidence(p99=change(0.05, 0.06)), Word.OPEN),
-        (Evidence(p99=change(-0.3, 0.05), bad=change(0.5, 0.1)), Word.HARM),
-        (Evidence(p99=change(-0.3, 0.05), bad=change(0.5, 0.3)), Word.OPEN),
-        (Evidence(p99=change(-0.3, 0.05), bad=change(0.05, 0.01)), Word.SURELY_PASSES),
-        (Evidence(p99=change(-0.3, 0.05), bad=change(-0.5, 0.01)), Word.SURELY_PASSES),
-        (Evidence(p99=change(0.0, 0.01), alone=True), Word.OPEN),
-        (Evidence(p99=change(0.0, 0.01), alone=True, load=0.1), Word.SURELY_PASSES),
-        (Evidence(p99=change(0.0, 0.01), alone=True, load=0.4), Word.OPEN),
-        (Evidence(p99=change(0.0, 0.01), alone=True, load=-0.4), Word.OPEN),
-        (Evidence(p99=change(0.5, 0.01), alone=True, load=0.4), Word.HARM),  # it may be the load; the old policy is safe
+        (Evidence(), Verdict.OPEN),
+        (Evidence(p99=change(0.5, 0.01, windows=FEWEST_AFTER - 1)), Verdict.OPEN),
+        (Evidence(p99=change(0.5, 0.01)), Verdict.HARM),
+        (Evidence(p99=change(0.5, 0.3)), Verdict.OPEN),
+        (Evidence(p99=change(0.05, 0.01)), Verdict.SURELY_PASSES),  # worse without doubt, and less than what is tolerated
+        (Evidence(p99=change(0.05, 0.03)), Verdict.PASSES),
+        (Evidence(p99=change(0.05, 0.06)), Verdict.OPEN),
+        (Evidence(p99=change(-0.3, 0.05), bad=change(0.5, 0.1)), Verdict.HARM),
+        (Evidence(p99=change(-0.3, 0.05), bad=change(0.5, 0.3)), Verdict.OPEN),
+        (Evidence(p99=change(-0.3, 0.05), bad=change(0.05, 0.01)), Verdict.SURELY_PASSES),
+        (Evidence(p99=change(-0.3, 0.05), bad=change(-0.5, 0.01)), Verdict.SURELY_PASSES),
+        (Evidence(p99=change(0.0, 0.01), alone=True), Verdict.OPEN),
+        (Evidence(p99=change(0.0, 0.01), alone=True, load=0.1), Verdict.SURELY_PASSES),
+        (Evidence(p99=change(0.0, 0.01), alone=True, load=0.4), Verdict.OPEN),
+        (Evidence(p99=change(0.0, 0.01), alone=True, load=-0.4), Verdict.OPEN),
+        (Evidence(p99=change(0.5, 0.01), alone=True, load=0.4), Verdict.HARM),  # it may be the load; the old policy is safe
     ],
 )
-def test_what_evidence_means(evidence: Evidence, word: Word) -> None:
-    assert judge(evidence, TOLERANCE) is word
+def test_evidence_is_harm_a_pass_or_left_open_by_bounds_and_tolerance(evidence: Evidence, verdict: Verdict) -> None:
+    assert judge(evidence, TOLERANCE) is verdict
 
 
-def follow(phase: Phase, word: Word, *, seconds: float, alone: bool = False) -> Phase:
-    return next_phase(phase, soak=Soak(seconds=seconds, wanted_seconds=300.0, alone=alone), word=word, measured=True)
+def follow(phase: Phase, verdict: Verdict, *, seconds: float, alone: bool = False) -> Phase:
+    return next_phase(phase, soak=Soak(seconds=seconds, wanted_seconds=300.0, alone=alone), verdict=verdict, measured=True)
 
 
 @pytest.mark.parametrize(
-    ("phase", "word", "seconds", "next_"),
+    ("phase", "verdict", "seconds", "next_"),
     [
-        (Phase.CANARY, Word.SURELY_PASSES, 299.0, Phase.CANARY),  # nothing passes early
-        (Phase.CANARY, Word.PASSES, 300.0, Phase.COMPLETE),
-        (Phase.CANARY, Word.OPEN, 300.0, Phase.EXTENDED),
-        (Phase.CANARY, Word.HARM, 1.0, Phase.ROLLED_BACK),
-        (Phase.EXTENDED, Word.PASSES, 400.0, Phase.EXTENDED),
-        (Phase.EXTENDED, Word.PASSES, 600.0, Phase.COMPLETE),
-        (Phase.EXTENDED, Word.OPEN, 600.0, Phase.INCONCLUSIVE),
-        (Phase.EXTENDED, Word.HARM, 301.0, Phase.ROLLED_BACK),
-        (Phase.INCONCLUSIVE, Word.PASSES, 900.0, Phase.INCONCLUSIVE),  # an unplanned look needs a bound for all looks
-        (Phase.INCONCLUSIVE, Word.SURELY_PASSES, 900.0, Phase.COMPLETE),
-        (Phase.INCONCLUSIVE, Word.HARM, 900.0, Phase.ROLLED_BACK),
+        (Phase.CANARY, Verdict.SURELY_PASSES, 299.0, Phase.CANARY),  # nothing passes early
+        (Phase.CANARY, Verdict.PASSES, 300.0, Phase.COMPLETE),
+        (Phase.CANARY, Verdict.OPEN, 300.0, Phase.EXTENDED),
+        (Phase.CANARY, Verdict.HARM, 1.0, Phase.ROLLED_BACK),
+        (Phase.EXTENDED, Verdict.PASSES, 400.0, Phase.EXTENDED),
+        (Phase.EXTENDED, Verdict.PASSES, 600.0, Phase.COMPLETE),
+        (Phase.EXTENDED, Verdict.OPEN, 600.0, Phase.INCONCLUSIVE),
+        (Phase.EXTENDED, Verdict.HARM, 301.0, Phase.ROLLED_BACK),
+        (Phase.INCONCLUSIVE, Verdict.PASSES, 900.0, Phase.INCONCLUSIVE),  # an unplanned look needs a bound for all looks
+        (Phase.INCONCLUSIVE, Verdict.SURELY_PASSES, 900.0, Phase.COMPLETE),
+        (Phase.INCONCLUSIVE, Verdict.HARM, 900.0, Phase.ROLLED_BACK),
     ],
 )
-def test_what_follows(phase: Phase, word: Word, seconds: float, next_: Phase) -> None:
-    assert follow(phase, word, seconds=seconds) is next_
+def test_a_phase_ends_by_the_verdict_and_the_time_soaked(phase: Phase, verdict: Verdict, seconds: float, next_: Phase) -> None:
+    assert follow(phase, verdict, seconds=seconds) is next_
 
 
 def test_without_controls_the_soak_is_twice_as_long() -> None:
-    assert follow(Phase.CANARY, Word.PASSES, seconds=300.0, alone=True) is Phase.CANARY
-    assert follow(Phase.CANARY, Word.PASSES, seconds=600.0, alone=True) is Phase.COMPLETE
+    assert follow(Phase.CANARY, Verdict.PASSES, seconds=300.0, alone=True) is Phase.CANARY
+    assert follow(Phase.CANARY, Verdict.PASSES, seconds=600.0, alone=True) is Phase.COMPLETE
 
 
-@given(st.sampled_from(Phase), st.sampled_from(Word), st.floats(0, 1e6), st.booleans(), st.booleans())
+@given(st.sampled_from(Phase), st.sampled_from(Verdict), st.floats(0, 1e6), st.booleans(), st.booleans())
 def test_what_has_ended_stays_and_nothing_passes_on_open_evidence(
-    phase: Phase, word: Word, seconds: float, alone: bool, measured: bool
+    phase: Phase, verdict: Verdict, seconds: float, alone: bool, measured: bool
 ) -> None:
     soak = Soak(seconds=seconds, wanted_seconds=300.0, alone=alone)
-    found = next_phase(phase, soak=soak, word=word, measured=measured)
+    found = next_phase(phase, soak=soak, verdict=verdict, measured=measured)
     if phase not in GOING_ON:
         assert found is phase
     if found is Phase.COMPLETE and phase is not Phase.COMPLETE:
-        assert word in (Word.PASSES, Word.SURELY_PASSES)
+        assert verdict in (Verdict.PASSES, Verdict.SURELY_PASSES)
         assert seconds >= 300.0 or phase is Phase.INCONCLUSIVE  # which begins after two soaks
-    if word is Word.HARM and phase in TRYING:
+    if verdict is Verdict.HARM and phase in TRYING:
         assert found is Phase.ROLLED_BACK
 
 

@@ -51,9 +51,9 @@ class Fleet:
         noise, phase, alone = noise_of(difference[: self.before]), Phase.CANARY, self.controls == 0
         for count in range(1, self.after + 1):
             change = change_of(noise, difference[self.before : self.before + count])
-            word = judge(Evidence(p99=change, load=0.0, alone=alone), TOLERANCE)
+            verdict = judge(Evidence(p99=change, load=0.0, alone=alone), TOLERANCE)
             soak = Soak(seconds=10.0 * count, wanted_seconds=300.0, alone=alone)
-            phase = next_phase(phase, soak=soak, word=word, measured=True)
+            phase = next_phase(phase, soak=soak, verdict=verdict, measured=True)
             if phase in (Phase.COMPLETE, Phase.ROLLED_BACK):
                 break
         return phase, count
