@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 from collections import OrderedDict
 
 from pydantic import ValidationError
@@ -17,6 +16,7 @@ from controllers.runtime.loop import Context
 from controllers.runtime.resources import ALLOCATOR_MODELS, CONFIG_MAPS, Key, Object
 from crds import AllocatorModel
 from crds.allocator_model import ConfigMapKeyRef
+from policies.allocation.model_file import digest_of
 
 KEPT = 8
 RETRY_SECONDS = 10.0
@@ -54,7 +54,7 @@ class ModelBytes:
         if now_s - self._missed_s.get(sha256, float("-inf")) < RETRY_SECONDS:
             return None  # all instances of a pool ask at once
         data = await self._read(ctx, where)
-        if data is None or hashlib.sha256(data).hexdigest() != sha256:
+        if data is None or digest_of(data) != sha256:
             self._missed_s = {other: at_s for other, at_s in self._missed_s.items() if now_s - at_s < RETRY_SECONDS}
             self._missed_s[sha256] = now_s
             return None
