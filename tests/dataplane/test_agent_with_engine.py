@@ -51,7 +51,7 @@ async def test_the_split_moves_to_the_side_that_the_traffic_needs(both: Pair, tr
         return emb_percent(status) < 30 if towards == "kv" else emb_percent(status) > 52
 
     async with under_load(both, traffic, seconds=600):
-        status = await both.until(has_moved, what=f"a move towards {towards}", seconds=40)
+        status = await both.until(has_moved, what=f"a move towards {towards}", seconds=120)  # busy machines replay slowly
     assert status.reason in ("AnchorTarget", "NoWindow", "Idle")
     assert not status.frozen
     assert status.engine.emulation
