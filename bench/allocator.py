@@ -17,12 +17,12 @@ import numpy as np
 from bench import allocator_figures as figures
 from bench import allocator_study as study
 from bench.allocator_report import page, plot, with_summary
-from bench.allocator_rows import INTERVAL_MS, ROWS, SHIPPED, THINNED
+from bench.allocator_rows import INTERVAL_MS, ROWS, SHIPPED, THINNED, decisive
 from bench.allocator_runs import KEPT, ROOT, Figures, Task, results
 from bench.allocator_site import INSTANCES, START_UP_S, WINDOW_S
 from bench.allocator_study import FULL, JUDGED, QUICK, SWEPT, Size
 from bench.report import RESULTS, Result, publish, single
-from policies.allocation.model_file import digest_of
+from policies.allocation.model_file import digest_of, read_model
 from simulator.fleet.config import Level
 
 MODEL = ROOT / "policies" / "models" / "split-1.safetensors"
@@ -49,7 +49,7 @@ def whole(size: Size, folder: Path, *, model: bytes | None = None) -> dict[str, 
         File of the model that learned rows run; the shipped one when absent, and no learned rows where there is none.
     """
     data = model if model is not None else _shipped()
-    sha256 = None if data is None else digest_of(data)
+    sha256 = None if data is None else decisive(read_model(data))
     workers = study.processes()
     rules = study.rules(size, folder, workers=workers)
     tasks = {
@@ -62,7 +62,7 @@ def whole(size: Size, folder: Path, *, model: bytes | None = None) -> dict[str, 
     found = {name: [(task, results(task, folder, sha256)) for task in each] for name, each in tasks.items()}
     keys = study.rows_of(data)
     return {
-        "setting": _setting(size, sha256),
+        "setting": _setting(size, None if data is None else digest_of(data)),
         "rules": {**asdict(rules), "rates": dict(rules.rates)},
         "regimes": {regime: _regime(_of(found["regimes"], regime=regime), keys) for regime in size.regimes},
         "refill": {

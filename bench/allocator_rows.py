@@ -5,9 +5,10 @@ last one. All start at the same split. Two things stand between an agent and wha
 simulation samples, to save time, and, in the sweep of noisy estimates, an error on the capacities of both curves.
 """
 
+import hashlib
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.allocation.model_file import TrainedModel
+from policies.allocation.model_file import SHAPES, TrainedModel
 from policies.allocation.recovery import Recovery
 from policies.allocation.residual import Residual
 from policies.allocation.types import AllocationIntent, Curve, EstimatorView, Learned, Step, Strategy
@@ -26,7 +27,7 @@ INTERVAL_MS = 2000.0
 THINNED = 16
 CLAMP_PERCENT = 10.0
 _UNCLAMPED = 100.0
-_NOISE_S = 30.0  # how long an error of the curve lasts
+_NOISE_S = 5.0  # how long an error of the curve lasts, as in the model's card
 _SLIP_S = 5.0
 
 
@@ -95,6 +96,21 @@ def same_run(key: str, *, blocking: bool) -> str:
     return "residual" if key == "recovery" and not blocking else key
 
 
+def same_outcome(key: str, acted: Collection[str]) -> tuple[str, ...]:
+    """Return the rows whose run a run of the residual row was as well, by what acted in it: they lack what never acted."""
+    if key != "residual" or "residual" in acted:
+        return ()
+    return ("clamped",) if acted else ("clamped", "ppo")
+
+
+def decisive(model: TrainedModel) -> str:
+    """Return a digest of what of a model decides: a card that was written again changes none of it."""
+    total = hashlib.sha256(f"{model.max_step_percent} {model.header.origin}".encode())
+    for name in SHAPES:
+        total.update(getattr(model, name).tobytes())
+    return total.hexdigest()
+
+
 @dataclass(frozen=True)
 class Plan:
     """Follows a list of EMB bytes, one a window; the same one throughout is a static split."""
@@ -131,6 +147,8 @@ class Agents:
             users=users,
         )
 
+        self.acted: set[str] = set()  # layers around the network that ever changed what it said
+
     @property
     def interval_ms(self) -> float:
         return INTERVAL_MS
@@ -140,7 +158,13 @@ class Agents:
         return self._agents.reasons
 
     def decide(self, now_ms: float, observations: Sequence[FleetObservation]) -> list[int | None]:
-        return self._agents.decide(now_ms, [thinned(seen) for seen in observations])
+        wanted = self._agents.decide(now_ms, [thinned(seen) for seen in observations])
+        for seen in observations:
+            guest = self._agents.last[seen.instance].guest
+            if guest is not None:
+                marks = {"guard": bool(guest.outlier), "clamp": guest.clamped, "residual": guest.residual_points != 0.0}
+                self.acted.update(name for name, acts in marks.items() if acts)
+        return wanted
 
 
 def thinned(seen: FleetObservation) -> FleetObservation:

@@ -37,10 +37,25 @@ ROOT = Path(__file__).resolve().parents[1]
 KEPT = ROOT / "out" / "bench" / "allocator"
 _SIMULATOR = ("simulator/core", "simulator/fleet", "simulator/physics", "simulator/traces", "simulator/workloads")
 _FILES = ("simulator/request_log.py", "simulator/replay.py", "bench/allocator_site.py", "bench/allocator_runs.py")
+#: Of these folders, what no episode uses: other people's logs, other workloads.
+_UNUSED = (
+    "own_log",
+    "generated",
+    "demo",
+    "compose",
+    "event_log",
+    "events",
+    "log_file",
+    "reading",
+    "report",
+    "rows",
+    "assembling",
+)
 _POLICY = ("policies/allocation",)
 _POLICY_FILES = ("policies/measurement.py", "bench/allocator_rows.py")
 _KINDS: Mapping[str, tuple[str, ...]] = {"fixed": (), "agents": _POLICY, "oracle": ("simulator/oracle",)}
 _pinned: dict[str, str] = {}
+_parent: list[int] = []
 WINDOW_MS = 1000.0 * WINDOW_S
 Figures = dict[str, Any]
 
@@ -78,8 +93,9 @@ class Kept:
 
 
 def pin(digests: Mapping[str, str]) -> None:
-    """Take over the digests of the process that started this one: files may have changed since."""
+    """Take over the digests of the process that started this one, since files may have changed; do not outlive it."""
     _pinned.update(digests)
+    _parent.append(os.getppid())
 
 
 def code_digests() -> dict[str, str]:
@@ -98,6 +114,7 @@ def code_digest(kind: str) -> str:
         {ROOT / file for file in files}
         | {path for folder in folders for pattern in ("*.py", "*.c", "*.toml") for path in (ROOT / folder).rglob(pattern)}
     )
+    paths = [path for path in paths if not (path.stem in _UNUSED and path.parent.name in ("traces", "workloads"))]
     total = hashlib.sha256(kernel().encode() if kind == "agents" else b"")
     for path in paths:
         total.update(str(path.relative_to(ROOT)).encode())
@@ -117,24 +134,34 @@ def _code(path: Path) -> bytes:
     return ast.dump(tree).encode()
 
 
-def name_of(episode: Episode, key: str, model_sha256: str | None) -> str:
+def name_of(episode: Episode, key: str, model_sha256: str | None, hindsight: Figures) -> str:
     """Return the name under which the figures of a row in an episode are kept."""
-    row = ROWS.get(key)
-    agents = row is not None and row.strategy is not None
+    row = ROWS[key]
     content = {
-        "code": code_digest("agents" if agents else "fixed"),
-        "oracle": code_digest("oracle"),
+        "code": code_digest("fixed" if row.strategy is None else "agents"),
+        "hindsight": [hindsight["staticPercent"], hindsight["plannedPercents"]],
         "episode": episode.plain(),
-        "row": rows.plain(row) if row is not None else key,
-        "model": model_sha256 if row is not None and row.learned else None,
+        "row": rows.plain(row),
+        "model": model_sha256 if row.learned else None,
     }
+    return _named(content)
+
+
+def hindsight_name(episode: Episode) -> str:
+    """Return the name under which it is kept what hindsight says of an episode."""
+    return _named({"hindsight": True, "code": code_digest("oracle"), "episode": _for_hindsight(episode).plain()})
+
+
+def _named(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def missing(task: Task, kept: Kept, sha256: str | None) -> list[str]:
     """Return the runs of a task that are not kept, without those that another row's run stands for."""
-    wanted = runs_of(task)
-    return [key for key in wanted if kept.load(name_of(task.episode, key, sha256)) is None]
+    wanted, hindsight = runs_of(task), kept.load(hindsight_name(task.episode))
+    if hindsight is None:
+        return wanted
+    return [key for key in wanted if kept.load(name_of(task.episode, key, sha256, hindsight)) is None]
 
 
 def runs_of(task: Task) -> list[str]:
@@ -146,18 +173,25 @@ def runs_of(task: Task) -> list[str]:
 def carry_out(task: Task, folder: Path) -> int:
     """Run what is missing of a task and keep it; return how many runs that were."""
     kept, model = Kept(folder), None if task.model is None else read_model(task.model)
-    sha256 = None if model is None else model.sha256
-    todo = missing(task, kept, sha256)
-    if not todo:
+    sha256 = None if model is None else rows.decisive(model)
+    if not missing(task, kept, sha256):
         return 0
     whole, manifest = task.episode.whole()
     hindsight = _hindsight(task.episode, whole, kept, manifest.to_json()["cloning"])
+    todo = missing(task, kept, sha256)
     log = site.of_some_instances(whole, task.episode.instances)
-    users = UserCurves()
-    for key in todo:
+    users, done = UserCurves(), len(todo)
+    todo.sort(key=lambda key: key != "residual")  # it may stand for others
+    while todo:
+        key = todo.pop(0)
+        if _parent and os.getppid() != _parent[0]:
+            raise SystemExit("the command that asked for this is gone")
         figures = _run(task.episode, key, log, hindsight, users=users, model=model)
-        kept.store(name_of(task.episode, key, sha256), figures)
-    return len(todo)
+        kept.store(name_of(task.episode, key, sha256, hindsight), figures)
+        for other in set(rows.same_outcome(key, figures.get("acted", ()))) & set(todo):
+            kept.store(name_of(task.episode, other, sha256, hindsight), figures)
+            todo.remove(other)
+    return done
 
 
 def results(task: Task, folder: Path, sha256: str | None) -> dict[str, Figures]:
@@ -170,10 +204,13 @@ def results(task: Task, folder: Path, sha256: str | None) -> dict[str, Figures]:
     """
     kept = Kept(folder)
     blocking = task.episode.refill == RefillMode.BLOCKING.value
-    out: dict[str, Figures] = {}
-    for key in (*task.keys, "hindsight"):
+    hindsight = kept.load(hindsight_name(task.episode))
+    if hindsight is None:
+        raise KeyError(f"{task.episode.regime}, seed {task.episode.seed}: hindsight")
+    out: dict[str, Figures] = {"hindsight": hindsight}
+    for key in task.keys:
         run = rows.same_run(key, blocking=blocking)
-        figures = kept.load(name_of(_for_hindsight(task.episode) if key == "hindsight" else task.episode, run, sha256))
+        figures = kept.load(name_of(task.episode, run, sha256, hindsight))
         if figures is None:
             raise KeyError(f"{task.episode.regime}, seed {task.episode.seed}: {key}")
         out[key] = figures
@@ -186,7 +223,7 @@ def _for_hindsight(episode: Episode) -> Episode:
 
 
 def _hindsight(episode: Episode, whole: RequestLog, kept: Kept, cloning: Any) -> Figures:
-    name = name_of(_for_hindsight(episode), "hindsight", None)
+    name = hindsight_name(episode)
     known = kept.load(name)
     if known is None:
         found = site.look(whole, _for_hindsight(episode))
@@ -229,7 +266,7 @@ def _run(
         users.complete = True
     figures = figures_of(result, episode, wanted_percents=hindsight["plannedPercents"])
     if isinstance(policy, Agents):
-        figures["reasons"] = dict(policy.reasons)
+        figures |= {"reasons": dict(policy.reasons), "acted": sorted(policy.acted)}
     return {"of": [key, episode.regime, episode.seed, episode.refill, episode.noise, episode.shift], **figures}
 
 
@@ -294,12 +331,10 @@ def rule(regime: str, part: str, shift: str, folder: Path) -> tuple[float, float
     """Return what `allocator_site.rate_by_rule` gives, from what is kept if it is there."""
     content = {
         "rule": [regime, part, shift],
-        "code": code_digest("fixed"),
-        "oracle": code_digest("oracle"),
+        "code": code_digest("oracle"),
         "episode": Episode(regime=regime, part=part, seed=0, rate=0.0, slo_ms=1.0, shift=shift).plain(),
     }
-    name = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-    kept = Kept(folder)
+    name, kept = _named(content), Kept(folder)
     known = kept.load(name)
     if known is None:
         rate, busy, planned_ms = site.rate_by_rule(regime, part, shift)

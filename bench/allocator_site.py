@@ -39,8 +39,8 @@ ACCELERATOR = ServiceModel(
 POOL_BYTES = 48 << 30
 GRANULE_BYTES = 64 * MIB
 INSTANCES = 32
-SIMULATED = 8  # of them: instances do not see each other and are alike, and the rest of their users only fills the log
-FEW_SIMULATED = 4  # in the sweeps
+SIMULATED = 4  # of them: instances do not see each other and are alike; hindsight looks at all
+FEW_SIMULATED = 2  # in the sweeps
 
 WINDOW_S = 30.0  # below it, the oracle says, a P99 is mostly noise
 START_UP_S = 90.0  # a minute until estimates are trusted, and half of one to get there
@@ -57,7 +57,7 @@ LOAD_WITHIN = 0.25
 SLO_FACTOR = 1.25
 RULE_SEEDS = (900_001, 900_002)
 _MOST_STEPS = 10
-_FIRST_RATE = 110.0
+_FIRST_RATES = {"steady": 130.0, "trend": 160.0, "burst": 128.0}  # where the search begins
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,7 +220,7 @@ def rate_by_rule(regime: str, part: str, shift: str = "") -> tuple[float, float,
     (requests a second and instance, percent, ms)
     """
     wanted = SHIFTS[shift].load_percent
-    rate = _FIRST_RATE
+    rate = _FIRST_RATES[regime]
     for _ in range(_MOST_STEPS):
         busy, planned_ms = _at_rate(regime, part, shift, rate)
         if abs(busy - wanted) <= LOAD_WITHIN:

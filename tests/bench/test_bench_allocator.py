@@ -16,7 +16,7 @@ from bench.allocator_runs import Kept, Task
 from bench.allocator_site import Episode, Shift, of_some_instances, shifted
 from policies.allocation.examples import example_inputs
 from policies.allocation.features import FEATURE_SPEC
-from policies.allocation.model_file import SHAPES, Header, TrainedModel, read_model, write_model
+from policies.allocation.model_file import SHAPES, Header, Origin, TrainedModel, read_model, write_model
 from policies.allocation.types import Strategy
 from simulator.fleet.policies import FleetObservation
 from simulator.workloads.parts import Part
@@ -150,12 +150,22 @@ def test_the_rule_of_load_ends_where_the_best_static_split_is_as_busy_as_it_says
 
 
 def test_a_figure_has_another_name_when_what_it_depends_on_changes() -> None:
-    name = runs.name_of(AN_EPISODE, "anchor", "a" * 64)
-    assert name == runs.name_of(AN_EPISODE, "anchor", "b" * 64)  # the anchor runs no model
-    assert runs.name_of(AN_EPISODE, "clamped", "a" * 64) != runs.name_of(AN_EPISODE, "clamped", "b" * 64)
-    assert name != runs.name_of(replace(AN_EPISODE, seed=2), "anchor", None)
-    assert name != runs.name_of(replace(AN_EPISODE, noise=0.2), "anchor", None)
-    assert name != runs.name_of(AN_EPISODE, "hill", None)
+    hindsight = {"staticPercent": 50, "plannedPercents": [50, 60]}
+
+    def name(key: str, sha256: str | None = None, episode: Episode = AN_EPISODE, seen: dict[str, object] = hindsight) -> str:
+        return runs.name_of(episode, key, sha256, seen)
+
+    assert name("anchor", "a" * 64) == name("anchor", "b" * 64)  # the anchor runs no model
+    assert name("clamped", "a" * 64) != name("clamped", "b" * 64)
+    others = [
+        name("hill"),
+        name("anchor", episode=replace(AN_EPISODE, seed=2)),
+        name("anchor", episode=replace(AN_EPISODE, noise=0.2)),
+        name("anchor", seen={**hindsight, "plannedPercents": [50, 61]}),
+    ]
+    assert len({name("anchor"), *others}) == 1 + len(others)
+    assert runs.hindsight_name(AN_EPISODE) == runs.hindsight_name(replace(AN_EPISODE, noise=0.2, instances=3))
+    assert runs.hindsight_name(AN_EPISODE) != runs.hindsight_name(replace(AN_EPISODE, refill="lazy"))
 
 
 def test_comments_change_no_name_and_code_does(tmp_path: Path) -> None:
@@ -210,6 +220,27 @@ def test_the_same_episode_gives_the_same_figures_whoever_ran_before(tmp_path: Pa
     runs.carry_out(replace(task, keys=("anchor",)), tmp_path / "alone")
     both, alone = (runs.results(replace(task, keys=("anchor",)), tmp_path / name, None) for name in ("both", "alone"))
     assert both["anchor"] == alone["anchor"]
+
+
+def test_a_run_stands_for_rows_that_lack_only_what_never_acted(tmp_path: Path) -> None:
+    assert rows.same_outcome("residual", ()) == ("clamped", "ppo")
+    assert rows.same_outcome("residual", ("guard",)) == rows.same_outcome("residual", ("clamp",)) == ("clamped",)
+    assert rows.same_outcome("residual", ("residual",)) == rows.same_outcome("clamped", ()) == ()
+    arrays = {name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()}
+    arrays |= {"b3": np.full(1, 0.2, np.float32), "scale": np.ones(31, np.float32)}
+    arrays |= {"low": np.full(31, -1e9, np.float32), "high": np.full(31, 1e9, np.float32)}
+    header = Header(format=1, feature_spec=FEATURE_SPEC, max_step_percent=1.0, origin=Origin.ANCHOR)
+    task = Task(episode=replace(AN_EPISODE, rate=5.0), keys=("ppo", "clamped", "residual"), model=write_model(arrays, header))
+    weights = rows.decisive(read_model(write_model(arrays, header)))
+    apart, found = {}, {}
+    for key in task.keys:
+        runs.carry_out(replace(task, keys=(key,)), tmp_path / key)
+        apart[key] = {**runs.results(replace(task, keys=(key,)), tmp_path / key, weights)[key], "of": []}
+    runs.carry_out(task, tmp_path / "together")
+    found = {key: {**one, "of": []} for key, one in runs.results(task, tmp_path / "together", weights).items()}
+    assert apart["residual"]["acted"] == []
+    assert apart["residual"]["reasons"]["LearnedTarget"] > 0
+    assert {key: found[key] for key in task.keys} == apart
 
 
 def test_every_row_says_who_it_is_and_fixed_rows_decide_nothing() -> None:
