@@ -91,7 +91,7 @@ class IntentLearned(Wire, frozen=True, kw_only=True):
 
 
 class IntentRecovery(Wire, frozen=True, kw_only=True):
-    """What a burst is (percent over the reference rate), when it is over (s), whether refill that blocks freezes the split."""
+    """What a burst is (utilisation, percent over usual), when it is over (s), whether refill that blocks freezes the split."""
 
     burst_percent: Annotated[int, Meta(ge=1, le=1000)] = 15
     calm_seconds: Annotated[int, Meta(ge=0, le=86_400)] = 30

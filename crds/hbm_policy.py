@@ -74,7 +74,7 @@ class Residual(ApiModel):
     max_percent: Annotated[int, Strict(), Field(ge=0, le=50)] = 20
     """Largest correction in points of usable HBM, to either side."""
     min_gain_percent: Percent = 1
-    """Predicted gain, in percent of P99, below which the correction stays as it is."""
+    """Predicted gain, in percent of P99, below which the correction fades."""
 
 
 class Learned(ApiModel):
@@ -92,7 +92,7 @@ class Recovery(ApiModel):
     """What happens in a load burst."""
 
     burst_percent: Annotated[int, Strict(), Field(ge=1, le=1000)] = 15
-    """A burst is a rate this many percent over the reference rate."""
+    """A burst is utilisation this many percent over what is usual."""
     calm_seconds: Seconds = 30
     """Seconds without a burst after which the split counts as calm again."""
     freeze_when_blocking: Bool = True
@@ -220,7 +220,7 @@ KIND = Kind(
         AGE,
     ),
     selectable_fields=(".spec.strategy", ".spec.learned.model"),
-    not_yet=("`recovery.freezeWhenBlocking`: no engine says yet that its refill blocks serving, so nothing is ever frozen",),
+    not_yet=("`recovery.freezeWhenBlocking`: the reference engine never says `refillBlocksServing`, so nothing is frozen",),
     example={
         "strategy": "Learned",
         "enforcement": "Shadow",
