@@ -14,7 +14,7 @@ ON = ("--set", "grafanaDashboard.enabled=true")
 
 
 def dashboard(helm: Helm, *flags: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(the(helm.render(*ON, *flags), "ConfigMap")["data"]["grfleet.json"])
+    found: dict[str, Any] = json.loads(the(helm.render(*ON, *flags), "ConfigMap", "grfleet-dashboard")["data"]["grfleet.json"])
     return found
 
 
