@@ -8,13 +8,15 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from chart_tools import Helm, documented_series, series_of, the
+from chart_tools import Helm, documented_series, of_kind, series_of
 
 ON = ("--set", "grafanaDashboard.enabled=true")
 
 
 def dashboard(helm: Helm, *flags: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(the(helm.render(*ON, *flags), "ConfigMap", "grfleet-dashboard")["data"]["grfleet.json"])
+    files = (each.get("data") or {} for each in of_kind(helm.render(*ON, *flags), "ConfigMap"))
+    (text,) = (data["grfleet.json"] for data in files if "grfleet.json" in data)
+    found: dict[str, Any] = json.loads(text)
     return found
 
 
