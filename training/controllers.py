@@ -7,11 +7,13 @@ import numpy as np
 from policies.allocation.base import act, clamp_points, out_of_distribution
 from policies.allocation.features import Situation, features
 from policies.allocation.model_file import Origin, TrainedModel
+from policies.allocation.types import Learned
 from training.curves import Floats
 from training.dynamics import HIGHEST, LOWEST, Instances, Outcome
 
 Controller = Callable[[Instances, Situation], Outcome]
-CLAMP_PERCENT = 10.0
+CLAMP_PERCENT = Learned().clamp_percent
+"""Points of usable to either side of the anchor, of a policy that says nothing else."""
 
 
 def anchor(instances: Instances, s: Situation) -> Outcome:

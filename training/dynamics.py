@@ -13,18 +13,20 @@ from numpy.typing import NDArray
 
 from policies.allocation.anchor import INDIFFERENT, CostColumns, predict_p99_ms
 from policies.allocation.features import PROBE_OFFSETS, Situation, features
+from policies.allocation.types import Bounds
 from training.curves import POINTS, STEP, Floats, RowTables, at, held, of_an_age, row_misses, user_misses
 from training.estimates import Estimates
 from training.worlds import STEPS, THROTTLE_SHARE, Ints, Refill, Worlds, rate_factor, second_share
 
 MAX_STEP_PERCENT = 10.0
 """Points of usable that an action of 1 stands for, counted from the smoothed anchor: 0 is the strategy MissRatioCurve."""
-LOWEST, HIGHEST = 0.05, 0.95
+LOWEST, HIGHEST = Bounds().min_emb_percent / 100.0, Bounds().max_emb_percent / 100.0
+"""Bounds of the EMB share in every world: the defaults of a policy."""
 MOVE_COST = 1.0
 """Reward lost by moving all of usable once, in units of the logarithm of P99."""
 MOST_REGRET = 2.0
 """What a regret without end counts; a small one counts as it is."""
-SMOOTH_S, SMOOTH_PER_VOLATILITY = 1.0, 50.0
+SMOOTH_S, SMOOTH_PER_VOLATILITY = 1.0, 50.0  # as `policies.allocation.goals`; a test holds them together
 
 _DT_MS = 1000.0
 _GRID: Floats = np.arange(5, 96) / 100.0
@@ -162,7 +164,7 @@ class Instances:
             if done.any():
                 self._replace(np.flatnonzero(done), picked[done])
         return Outcome(
-            -(MOST_REGRET * -np.expm1(-np.maximum(regret, -0.5) / MOST_REGRET) + MOVE_COST * moved),
+            -(compressed(regret) + MOVE_COST * moved),
             p99,
             best,
             best_share,
@@ -355,6 +357,11 @@ class Instances:
         self.estimates.begin(
             where, self.worlds.take(where), now.emb[where], now.kv[where], now.rates[where], now.costs[where], draws
         )
+
+
+def compressed(regret: Floats) -> Floats:
+    """Return a regret (logarithm of P99 over the best) as the reward counts it: a small one as it is, at most `MOST_REGRET`."""
+    return np.asarray(MOST_REGRET * -np.expm1(-np.maximum(regret, -0.5) / MOST_REGRET))
 
 
 def _predict(emb: Floats, kv: Floats, costs: CostColumns, kv_size_cv2: Floats) -> Floats:

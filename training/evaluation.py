@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from policies.allocation.types import Step
 from training.controllers import Controller, fixed
 from training.curves import Floats, RowTables
-from training.dynamics import MOST_REGRET, MOVE_COST, Instances
+from training.dynamics import MOVE_COST, Instances, compressed
 from training.worlds import STEPS, Refill, Regime, Worlds, draw_worlds
 
 START_UP = 60
@@ -23,7 +24,8 @@ BURSTS = (Regime.FLASH_CROWD, Regime.HOT_ROWS, Regime.LONG_HISTORIES, Regime.CAT
 REGIMES: Mapping[str, tuple[Regime, ...]] = {"Steady": (Regime.STEADY,), "Trend": (Regime.TREND,), "Burst": BURSTS}
 NOISE_LEVELS = (0.08, 0.2, 0.4, 0.8)
 NOISE_LASTS_S = 5.0
-DEFAULT_DEADBAND, DEFAULT_SLEW = 0.02, 0.02
+DEFAULT_DEADBAND, DEFAULT_SLEW = Step().deadband_percent / 100.0, Step().max_percent_per_second / 100.0
+"""Guards of a policy that says nothing else, as shares of usable and of usable a second."""
 
 
 @dataclass(frozen=True)
@@ -68,13 +70,12 @@ def play(
             distance.append(np.abs(instances.share - outcome.best_share))
             moved.append(outcome.moved)
     regret = np.array(logs)
-    squashed = MOST_REGRET * -np.expm1(-np.maximum(regret, -0.5) / MOST_REGRET)
     return Scores(
         regret=regret.mean(axis=0),
         p99_ms=np.exp(np.mean(p99, axis=0)),
         distance=np.mean(distance, axis=0),
         moved=np.sum(moved, axis=0),
-        reward=-(squashed.mean(axis=0) + MOVE_COST * np.mean(moved, axis=0)),
+        reward=-(compressed(regret).mean(axis=0) + MOVE_COST * np.mean(moved, axis=0)),
     )
 
 

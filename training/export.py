@@ -1,4 +1,4 @@
-"""From a trained network to the file that agents run, and the card that says what is in it."""
+"""From a trained network to the file that agents run: six arrays, how features are normalised, and the ranges that it knows."""
 
 from collections.abc import Mapping
 from typing import Any

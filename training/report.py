@@ -1,7 +1,7 @@
 """The held-out evaluation of a model: regret beside the anchor's, nominal, under noise, by refill mode, far from training."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from policies.allocation.model_file import Score, TrainedModel
 from training.controllers import Controller, anchor, free, guarded, smoothed_anchor, truth
 from training.curves import Floats, RowTables
 from training.evaluation import NOISE_LEVELS, REGIMES, START_UP, Scores, best_fixed, held_out, play, refills, shifted
-from training.worlds import STEPS, Worlds
+from training.worlds import STEPS, Worlds, joined
 
 HELD_OUT_SEED = 77_001
 COURSES = 48
@@ -119,11 +119,6 @@ def report_on(
 
 def _how(steps: int) -> dict[str, int]:
     return {"seed": HELD_OUT_SEED, "steps": steps, "start_up": min(START_UP, steps // 2)}
-
-
-def joined(parts: Sequence[Worlds]) -> Worlds:
-    """Return the worlds of all parts in one."""
-    return Worlds(**{f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Worlds)})
 
 
 def _nominal(played: dict[str, Scores], columns: dict[str, slice]) -> Table:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.allocation.anchor import CostColumns, predict_p99_ms
+from simulator.fleet.config import FleetConfig
 from training.curves import STEP, Floats, RowTables, at, held, row_misses, user_misses
 
 Ints = NDArray[np.int64]
@@ -42,7 +43,8 @@ class Refill(IntEnum):
 
 REGIME_SHARES = (0.2, 0.3, 0.125, 0.125, 0.125, 0.125)
 REFILL_SHARES = (0.35, 0.4, 0.25)
-THROTTLE_SHARE = 0.2  # of the link, the default cap
+THROTTLE_SHARE = FleetConfig.refill_link_percent / 100.0
+"""Share of the host link that a throttled refill takes: the default cap."""
 STEPS = 240
 """Seconds of a course, one decision a second."""
 
@@ -176,7 +178,12 @@ def draw_worlds(
         good = np.flatnonzero(interior | (rng.random(len(drawn)) < trivial_share * 0.5))[:missing]
         kept.append(drawn.take(good))
         missing -= len(good)
-    return Worlds(**{f.name: np.concatenate([getattr(part, f.name) for part in kept]) for f in fields(Worlds)})
+    return joined(kept)
+
+
+def joined(parts: Sequence[Worlds]) -> Worlds:
+    """Return the worlds of all parts in one."""
+    return Worlds(**{f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Worlds)})
 
 
 def _draw(n: int, tables: RowTables, rng: np.random.Generator, regimes: Sequence[Regime] | None) -> Worlds:

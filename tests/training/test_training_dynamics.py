@@ -9,7 +9,7 @@ from training_worlds import honest, tables, worlds
 from policies.allocation.anchor import CostColumns, predict_p99_ms
 from policies.allocation.features import FEATURES
 from training.curves import at
-from training.dynamics import HIGHEST, LOWEST, Instances
+from training.dynamics import HIGHEST, LOWEST, MOVE_COST, Instances, compressed
 from training.worlds import STEPS, Refill, Regime
 
 
@@ -106,13 +106,16 @@ def test_standing_at_the_best_split_earns_more_than_standing_off_it() -> None:
     assert earned[0] > max(earned[1:])
 
 
-def test_moving_costs() -> None:
+def test_a_move_costs_its_way_and_standing_still_nothing_beside_the_regret() -> None:
     some = honest(10, Regime.STEADY, slew=1.0, deadband=0.0)
     still, moved = (Instances(some, tables(), np.random.default_rng(0)) for _ in range(2))
     rest = still.step_towards(still.share.copy())
     there = moved.step_towards(moved.share + np.where(moved.share > 0.5, -0.1, 0.1))
     assert (rest.moved == 0.0).all()
     assert there.moved == pytest.approx(np.full(10, 0.1))
+    for outcome, way in ((rest, 0.0), (there, 0.1)):
+        regret = np.log(outcome.p99_ms / outcome.best_p99_ms)
+        assert outcome.reward == pytest.approx(-compressed(regret) - MOVE_COST * way)
 
 
 def test_a_blocking_refill_stops_serving_when_the_cache_grows_and_only_then() -> None:
