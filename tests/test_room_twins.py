@@ -17,15 +17,24 @@ import contract.histogram
 import contract.keys
 import contract.samples
 import crds.hbm_policy
+import crds.instance
+import crds.pool_rollout
 import crds.preinference_policy
+import dataplane.agent.estimate
 import dataplane.agent.logs
 import policies.allocation.apply
 import policies.allocation.estimator
 import policies.allocation.latency
+import policies.allocation.model_file
+import policies.allocation.recovery
+import policies.allocation.residual
 import policies.allocation.types
+import policies.rollout.groups
+import policies.rollout.phases
 import policies.routing.rendezvous
 import policies.scaling.types
 import simulator.core.randomness
+import simulator.fleet.allocation
 from controllers.allocation.verdicts import _DATA_REASONS
 from controllers.runtime import resources
 from controllers.runtime.logs import JsonFormatter
@@ -53,12 +62,29 @@ def test_contract_and_policies_agree_on_slots_and_on_the_buckets_of_a_latency() 
     assert contract.histogram.BUCKET_RATIO == policies.allocation.latency.BUCKET_RATIO
 
 
+def test_a_model_that_the_policy_reads_fits_into_a_call_of_the_agent_contract() -> None:
+    assert contract.agent.MAX_MODEL_BYTES == policies.allocation.model_file.MAX_FILE_BYTES
+
+
+def test_the_status_of_a_pool_holds_as_many_canaries_and_controls_as_are_chosen() -> None:
+    assert crds.pool_rollout.MOST_CANARIES == policies.rollout.groups.MOST_CANARIES
+    assert crds.pool_rollout.MOST_CONTROLS == policies.rollout.groups.MOST_CONTROLS
+
+
+def test_an_agent_in_virtual_time_remembers_as_one_beside_an_engine() -> None:
+    beside, virtual = dataplane.agent.estimate, simulator.fleet.allocation
+    assert virtual.MEMORY_MS == beside.DEFAULT_MEMORY_MS
+    assert virtual.TABLE_ENTRIES == beside.TABLE_ENTRIES
+    assert virtual.PRIOR_ROWS_PER_TOKEN == beside.PRIOR_ROWS_PER_TOKEN
+
+
 @pytest.mark.parametrize(
     ("one", "other", "only_in_the_other"),
     [
         (contract.agent.Strategy, policies.allocation.types.Strategy, {"TwoPoolArc"}),  # a baseline of studies, not of fleets
         (contract.agent.Enforcement, policies.allocation.types.Enforcement, set()),
         (contract.engine.SplitStatus, policies.allocation.apply.Answer, {"none"}),
+        (crds.hbm_policy.RolloutPhase, policies.rollout.phases.Phase, set()),
         (crds.preinference_policy.PolicyType, policies.scaling.types.PolicyType, set()),
         (crds.preinference_policy.SelectPolicy, policies.scaling.types.SelectPolicy, set()),
     ],
@@ -74,14 +100,26 @@ def test_enumerations_that_stand_twice_have_the_same_words(
     [
         (crds.hbm_policy.Bounds, contract.agent.IntentBounds, policies.allocation.types.Bounds),
         (crds.hbm_policy.Step, contract.agent.IntentStep, policies.allocation.types.Step),
+        (crds.hbm_policy.Residual, contract.agent.IntentResidual, policies.allocation.residual.Residual),
+        (crds.hbm_policy.Recovery, contract.agent.IntentRecovery, policies.allocation.recovery.Recovery),
     ],
 )
-def test_bounds_and_step_have_one_set_of_defaults_at_the_api_on_the_wire_and_in_the_policy(
+def test_settings_of_a_policy_have_one_set_of_defaults_at_the_api_on_the_wire_and_in_the_arithmetic(
     api: type, wire: type, policy: type
 ) -> None:
     names = policy.__struct_fields__
     assert {name: getattr(api(), name) for name in names} == {name: getattr(policy(), name) for name in names}
     assert {name: getattr(wire(), name) for name in names} == {name: getattr(policy(), name) for name in names}
+
+
+def test_the_clamp_has_one_default_at_the_api_in_the_intent_on_the_wire_and_in_the_arithmetic() -> None:
+    kinds = (
+        crds.hbm_policy.Learned,
+        crds.instance.IntentLearned,
+        contract.agent.IntentLearned,
+        policies.allocation.types.Learned,
+    )
+    assert {float(kind().clamp_percent) for kind in kinds} == {10.0}
 
 
 @pytest.mark.parametrize("direction", ["up", "down"])
