@@ -11,6 +11,8 @@ import msgspec
 
 from contract.errors import ProtocolViolation
 
+MAX_ANSWER_BYTES = 4 * 1024 * 1024
+"""Largest answer that a client of either contract reads."""
 Answer = TypeVar("Answer")
 
 

@@ -10,10 +10,9 @@ import httpx
 import msgspec
 
 from contract import answers
-from contract.answers import Answer
+from contract.answers import MAX_ANSWER_BYTES, Answer
 from contract.errors import ProtocolViolation, Unreachable
 
-MAX_ANSWER_BYTES = 4 * 1024 * 1024
 KEEP_ALIVE_SECONDS = 60.0
 """Longer than the pause between two polls of the same agent, shorter than aiohttp's servers keep an idle connection."""
 

@@ -13,13 +13,9 @@ from contract.agent import MAX_DECISIONS, DecisionRecord, DecisionsAnswer
 
 PAGE = 400
 """Most records of one answer, so that it stays below the size that clients accept."""
-
-
-_PACK = msgspec.msgpack.Encoder()
-
-
 MAX_BYTES = 1536 * 1024
 """Records with two whole curves take five kilobytes: about 300 of them, five minutes at one decision a second."""
+_PACK = msgspec.msgpack.Encoder()
 
 
 class DecisionRing:

@@ -12,13 +12,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 from urllib.parse import urlsplit
 
+from contract.answers import MAX_ANSWER_BYTES
 from contract.errors import ProtocolViolation, Unreachable
 
 if TYPE_CHECKING:
     import ssl
 
 MAX_HEAD_BYTES = 64 * 1024
-MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_IDLE = 2
 _MAX_CHUNK_LINE = 1024
 
@@ -272,8 +272,8 @@ class _Connection(asyncio.Protocol):
             del self._received[: end + 4 + size]
 
     def _bounded(self, size: int) -> None:
-        if size > MAX_BODY_BYTES:
-            raise _Malformed(f"answer larger than {MAX_BODY_BYTES} bytes")
+        if size > MAX_ANSWER_BYTES:
+            raise _Malformed(f"answer larger than {MAX_ANSWER_BYTES} bytes")
 
     def _take(self, size: int) -> bytes:
         self._bounded(size)

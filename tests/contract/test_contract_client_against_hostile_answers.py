@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from contract import engine
+from contract.answers import MAX_ANSWER_BYTES
 from contract.engine_client import EngineClient
 from contract.errors import ProtocolViolation, Unreachable
-from contract.http import MAX_ANSWER_BYTES, transport_for
+from contract.http import transport_for
 
 DESCRIBE = (
     b'{"contractVersion":"%s","engine":"e","emulation":false,"startId":"s","epoch":0,"model":{"name":"m","version":"1"},'

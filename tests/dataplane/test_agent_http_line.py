@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from contract.answers import MAX_ANSWER_BYTES
 from contract.errors import ProtocolViolation, Unreachable
-from dataplane.agent.http_line import MAX_BODY_BYTES, HttpLine, Response
+from dataplane.agent.http_line import HttpLine, Response
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
@@ -76,14 +77,14 @@ async def test_all_shapes_of_an_answer_are_read(tmp_path: Path, parts: list[byte
         b"HTTP/1.1 200 OK\r\ncontent-length: -1\r\n\r\n",
         b"HTTP/1.1 200 OK\r\ncontent-length: 1_0\r\n\r\n",
         b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab",
-        f"HTTP/1.1 200 OK\r\ncontent-length: {MAX_BODY_BYTES + 1}\r\n\r\n".encode(),
+        f"HTTP/1.1 200 OK\r\ncontent-length: {MAX_ANSWER_BYTES + 1}\r\n\r\n".encode(),
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\n\r\n",
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n-1\r\n",
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\nabc\r\n",
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nffffffff\r\n",
         b"HTTP/1.1 200 OK\r\nx: " + b"a" * 70_000,
-        b"HTTP/1.1 200 OK\r\n\r\n" + b"a" * (MAX_BODY_BYTES + 1),
+        b"HTTP/1.1 200 OK\r\n\r\n" + b"a" * (MAX_ANSWER_BYTES + 1),
     ],
 )
 async def test_what_is_not_http_or_too_much_is_a_violation(tmp_path: Path, reply: bytes) -> None:
