@@ -1,7 +1,7 @@
 """The split policy of an agent in virtual time: the same estimators, costs and decision, fed with what the fleet observes.
 
 One estimator of users, one of rows and one memory of costs an instance, as `dataplane.agent` has them; `policies.allocation` does
-the rest. Strategy, bounds, pace and dead band come with the intent, so Static, HillClimb and MissRatioCurve are one class.
+the rest. Strategy, bounds, pace and dead band come with the intent, so all strategies are one class; Learned needs its model too.
 """
 
 from collections import Counter
