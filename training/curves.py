@@ -150,3 +150,23 @@ def at(x: Floats, y: Floats, queries: Floats) -> Floats:
     out = np.empty_like(queries)
     _compiled(x, y, queries, out)
     return out
+
+
+def window_of(held_by: Floats, share: Floats) -> Floats:
+    """Return the length of the window (ms) that holds a share of usable, float64[n]; the longest where even that holds less."""
+    steps = np.broadcast_to(STEP * np.arange(POINTS), held_by.shape)
+    return np.asarray(np.exp(at(held_by, np.ascontiguousarray(steps), share[:, None])[:, 0]))
+
+
+def held_at(held_by: Floats, window_ms: Floats) -> Floats:
+    """Return what a window of each length (ms) holds, float64[n]."""
+    return _over_windows(held_by, np.log(np.maximum(window_ms, 1.0))[:, None])[:, 0]
+
+
+def _over_windows(values: Floats, log_windows: Floats) -> Floats:
+    """Interpolate values on the grid of windows (linear in the logarithm), float64[n, m]."""
+    place = np.clip(log_windows / STEP, 0.0, POINTS - 1.000001)
+    low = place.astype(np.int64)
+    part = place - low
+    each = np.arange(len(values))[:, None]
+    return np.asarray(values[each, low] * (1.0 - part) + values[each, low + 1] * part)

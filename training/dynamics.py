@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from policies.allocation.anchor import INDIFFERENT, CostColumns, predict_p99_ms
 from policies.allocation.features import PROBE_OFFSETS, Situation, features
 from policies.allocation.types import Bounds
-from training.curves import POINTS, STEP, Floats, RowTables, at, held, of_an_age, row_misses, user_misses
-from training.estimates import Estimates
+from training.curves import Floats, RowTables, at, held, held_at, of_an_age, row_misses, user_misses, window_of
+from training.estimates import KV_SIZE_CV2, Estimates
 from training.worlds import STEPS, THROTTLE_SHARE, Ints, Refill, Worlds, rate_factor, second_share
 
 MAX_STEP_PERCENT = 10.0
@@ -64,7 +64,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class _Moment:
-    """Truth at one second: misses over windows, what they hold (shares of usable), pace, costs."""
+    """Truth at one second: misses over windows, what they hold (shares of usable), pace, costs as `Estimates` takes them."""
 
     emb: Floats
     kv: Floats
@@ -72,6 +72,16 @@ class _Moment:
     kv_held: Floats
     rates: Floats
     costs: Floats
+
+    @property
+    def columns(self) -> CostColumns:
+        """The true costs, float64[n, 1] each."""
+        return CostColumns(*(self.costs[:, place, None] for place in range(len(CostColumns._fields))))
+
+    @property
+    def kv_size_cv2(self) -> Floats:
+        """Spread of the history lengths, float64[n, 1]."""
+        return self.costs[:, KV_SIZE_CV2, None]
 
 
 class Instances:
@@ -288,7 +298,7 @@ class Instances:
         for side, held_by in enumerate((now.emb_held, now.kv_held)):
             limit = limits[:, side]
             content = np.minimum(self.content[:, side], limit)  # a smaller limit cuts at once
-            grown = _held_at(held_by, _window_of(held_by, content) + _DT_MS)
+            grown = held_at(held_by, window_of(held_by, content) + _DT_MS)
             self.content[:, side] = np.clip(grown, content, limit)
         link = w.link_bytes_per_ms / w.usable_bytes  # share of usable a millisecond
         lacking = np.maximum(np.minimum(limits[:, 0], now.emb_held[:, -1]) - self.content[:, 0], 0.0)
@@ -306,22 +316,20 @@ class Instances:
         """True P99, KV misses and load of this second."""
         emb, kv = at(now.emb_held, now.emb, self.content[:, :1]), at(now.kv_held, now.kv, self.content[:, 1:])
         slowed = np.where((self.worlds.refill == Refill.THROTTLED) & (self.backlog > 0.0), 1.0 / (1.0 - THROTTLE_SHARE), 1.0)
-        c = now.costs
-        costs = CostColumns(c[:, 0, None] * slowed[:, None], *(c[:, place, None] for place in range(1, 8)))
-        p99 = predict_p99_ms(emb, kv, costs=costs, kv_size_cv2=c[:, 8, None])[:, 0]
-        lost = c[:, 7] * kv[:, 0]
-        rows = c[:, 6] + c[:, 2] * lost
-        service = c[:, 3] + rows * emb[:, 0] * c[:, 0] * slowed + lost * c[:, 1]
-        load = c[:, 5] * service / 1000.0
-        return p99 + np.maximum(blocked_ms - _FORGIVEN_MS, 0.0), kv[:, 0], load
+        true, slowed = now.columns, slowed[:, None]
+        costs = true._replace(ms_per_emb_miss_row=true.ms_per_emb_miss_row * slowed)
+        p99 = predict_p99_ms(emb, kv, costs=costs, kv_size_cv2=now.kv_size_cv2)[:, 0]
+        lost = true.kv_tokens_per_request * kv
+        rows = true.emb_rows_per_request + true.emb_rows_per_kv_miss_token * lost
+        service = true.base_service_ms + rows * emb * true.ms_per_emb_miss_row * slowed + lost * true.ms_per_kv_miss_token
+        load = true.arrival_per_s * service / 1000.0
+        return p99 + np.maximum(blocked_ms - _FORGIVEN_MS, 0.0), kv[:, 0], load[:, 0]
 
     def _best(self, now: _Moment) -> tuple[Floats, Floats]:
         """The best split in the long run and its P99."""
         splits = np.broadcast_to(_COARSE, (len(self), len(_COARSE)))
         emb, kv = at(now.emb_held, now.emb, splits), at(now.kv_held, now.kv, 1.0 - splits)
-        c = now.costs
-        costs = CostColumns(*(c[:, place, None] for place in range(8)))
-        p99 = _predict(emb, kv, costs, c[:, 8, None])
+        p99 = _predict(emb, kv, now.columns, now.kv_size_cv2)
         place = p99.argmin(axis=1)
         return _COARSE[place], p99[np.arange(len(self)), place]
 
@@ -378,22 +386,3 @@ def _add(whole: Floats, seen: Floats, part: Floats, misses: Floats, age_ms: Floa
     """Add a crowd's share of misses: all of them, and those whose content can exist already."""
     missed, holding = of_an_age(misses, age_ms)
     return np.asarray(whole + part[:, None] * missed), np.asarray(seen + part[:, None] * holding)
-
-
-def _window_of(held_by: Floats, share: Floats) -> Floats:
-    """Length of the window (ms) that holds a share of usable; the longest where even that holds less."""
-    steps = np.broadcast_to(STEP * np.arange(POINTS), held_by.shape)
-    return np.asarray(np.exp(at(held_by, np.ascontiguousarray(steps), share[:, None])[:, 0]))
-
-
-def _held_at(held_by: Floats, window_ms: Floats) -> Floats:
-    return _over_windows(held_by, np.log(np.maximum(window_ms, 1.0))[:, None])[:, 0]
-
-
-def _over_windows(values: Floats, log_windows: Floats) -> Floats:
-    """Interpolate values on the grid of windows (linear in the logarithm), float64[n, m]."""
-    place = np.clip(log_windows / STEP, 0.0, POINTS - 1.000001)
-    low = place.astype(np.int64)
-    part = place - low
-    each = np.arange(len(values))[:, None]
-    return np.asarray(values[each, low] * (1.0 - part) + values[each, low + 1] * part)

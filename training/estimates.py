@@ -20,7 +20,11 @@ _COST_MEMORY_S = 30.0
 _USUAL_S = 60.0
 _TURN = 0.15  # difference in miss ratio at one length of window beyond which the estimate begins anew
 _SLIP_MEMORY_S = 5.0
-_COSTS = 10  # columns of CostColumns, KV size spread, load
+_PRICES = len(CostColumns._fields)
+KV_SIZE_CV2, LOAD = _PRICES, _PRICES + 1
+"""Columns of costs beside those of `CostColumns`, which come first: spread of the history lengths, and load."""
+_ARRIVALS, _ROWS = CostColumns._fields.index("arrival_per_s"), CostColumns._fields.index("emb_rows_per_request")
+_WRONG = 5  # of the prices, the first ones are wrong by `Worlds.cost_error`; demand is counted
 
 
 class Estimates:
@@ -35,7 +39,7 @@ class Estimates:
         self._samples = np.zeros((n, 2))
         self._errors = np.zeros((n, 4))  # logarithm of capacity: emb, kv, and of their quick histograms
         self._slip = np.zeros((n, 2))
-        self._costs = np.ones((n, _COSTS))
+        self._costs = np.ones((n, _PRICES + 2))
         self.usual_load = np.zeros(n)
 
     def begin(self, where: Ints, worlds: Worlds, emb: Floats, kv: Floats, rates: Floats, costs: Floats, draws: Floats) -> None:
@@ -58,7 +62,7 @@ class Estimates:
         self.kv[where], self._kv_quick[where] = kv, kv
         self._rates[where] = rates
         self._costs[where] = costs
-        self.usual_load[where] = costs[:, 9]
+        self.usual_load[where] = costs[:, LOAD]
         self._errors[where] = draws[:, :4] * worlds.noise[:, None]
         self._slip[where] = 1.1 * worlds.noise[:, None]
         self._samples[where] = _pace(worlds, costs) * _MEMORY_S
@@ -73,7 +77,7 @@ class Estimates:
         self._rates += (rates - self._rates) * (1.0 - slow)
         self._samples = self._samples * slow + _pace(worlds, costs)
         self._costs += (costs - self._costs) * (1.0 - math.exp(-1.0 / _COST_MEMORY_S))
-        self.usual_load += (costs[:, 9] - self.usual_load) * (1.0 - math.exp(-1.0 / _USUAL_S))
+        self.usual_load += (costs[:, LOAD] - self.usual_load) * (1.0 - math.exp(-1.0 / _USUAL_S))
         for side, (curve, fast) in enumerate(((self.emb, self._emb_quick), (self.kv, self._kv_quick))):
             turned = np.abs(fast - curve).max(axis=1) > _TURN
             curve[turned] = fast[turned]
@@ -101,13 +105,14 @@ class Estimates:
 
     def costs(self, worlds: Worlds) -> CostColumns:
         """Costs as they were measured, float64[n, 1] each."""
-        known = self._costs[:, :8].copy()
-        known[:, :5] *= worlds.cost_error
-        return CostColumns(*(known[:, place, None] for place in range(8)))
+        known = self._costs[:, :_PRICES].copy()
+        known[:, :_WRONG] *= worlds.cost_error
+        return CostColumns(*(known[:, place, None] for place in range(_PRICES)))
 
     @property
     def kv_size_cv2(self) -> Floats:
-        return self._costs[:, 8]
+        """Spread of the history lengths as it was measured, float64[n]."""
+        return self._costs[:, KV_SIZE_CV2]
 
     @property
     def samples(self) -> Floats:
@@ -117,4 +122,5 @@ class Estimates:
 
 def _pace(worlds: Worlds, costs: Floats) -> Floats:
     """Sampled accesses a second: rows, users."""
-    return np.stack((costs[:, 5] * costs[:, 6] * worlds.sample_rate, costs[:, 5]), axis=1)
+    users = costs[:, _ARRIVALS]
+    return np.stack((users * costs[:, _ROWS] * worlds.sample_rate, users), axis=1)
