@@ -9,16 +9,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.allocation.model_file import TrainedModel
+from policies.allocation.model_file import MOST_DEVIATIONS, TrainedModel
 
-_MOST_DEVIATIONS = 8.0  # normalised features are cut here before the network
 _WIDEN_PER_VOLATILITY = 40.0
 _MOST_WIDENING = 4.0
 
 
 def act(model: TrainedModel, x: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return the network's answer for each row of features (float32[n, 31]): float64[n], -1..1."""
-    z = np.clip((x - model.mean) / model.scale, -_MOST_DEVIATIONS, _MOST_DEVIATIONS)
+    z = np.clip((x - model.mean) / model.scale, -MOST_DEVIATIONS, MOST_DEVIATIONS)
     hidden = np.tanh(z @ model.w1.T + model.b1)
     hidden = np.tanh(hidden @ model.w2.T + model.b2)
     answer = (hidden @ model.w3.T + model.b3)[:, 0].astype(np.float64)

@@ -24,6 +24,9 @@ from policies.allocation.features import FEATURE_SPEC, FEATURES
 FORMAT = 1
 MAX_FILE_BYTES = 256 * 1024
 HIDDEN = 64
+MOST_DEVIATIONS = 8.0
+"""Normalised features are cut here before the network, to either side."""
+_LARGEST_SUM = 1e37  # float32 ends at 3.4e38; sums in any order stay below it
 _HEADER_KEY = "grfleet"
 _INPUTS = len(FEATURES)
 SHAPES: Mapping[str, tuple[int, ...]] = {
@@ -226,6 +229,10 @@ def _check_arrays(arrays: Mapping[str, NDArray[Any]]) -> None:
         _refuse(ModelRefusal.NOT_A_NUMBER, "scale holds a value that is not positive")
     if (arrays["low"] > arrays["high"]).any():
         _refuse(ModelRefusal.NOT_A_NUMBER, "low lies above high for some feature")
+    for layer, largest in (("1", MOST_DEVIATIONS), ("2", 1.0), ("3", 1.0)):  # what its inputs can be, at most
+        weights, biases = (np.abs(arrays[name + layer].astype(np.float64)) for name in ("w", "b"))
+        if (largest * weights.sum(axis=1) + biases).max() > _LARGEST_SUM:
+            _refuse(ModelRefusal.NOT_A_NUMBER, f"w{layer} and b{layer} are so large that the answer may not be a number")
 
 
 def _refuse(reason: ModelRefusal, message: str) -> NoReturn:

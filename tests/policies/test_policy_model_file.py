@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
+from policies.allocation.base import act
 from policies.allocation.examples import example_model_arrays, example_model_header
 from policies.allocation.model_file import (
     MAX_FILE_BYTES,
@@ -135,6 +136,28 @@ def test_a_scale_that_is_not_positive_or_a_range_turned_round_is_refused():
     assert _refusal(_file(arrays={"scale": zero})) is ModelRefusal.NOT_A_NUMBER
     high = np.full(SHAPES["high"], -1e9, dtype=np.float32)
     assert _refusal(_file(arrays={"high": high})) is ModelRefusal.NOT_A_NUMBER
+
+
+@pytest.mark.parametrize("name", ["w1", "b1", "w2", "b2", "w3", "b3"])
+@pytest.mark.parametrize("size", [3e38, 1e37])
+def test_finite_weights_of_which_sums_may_be_no_numbers_are_refused(name, size):
+    signs = np.where(np.arange(np.prod(SHAPES[name])) % 2, 1.0, -1.0).reshape(SHAPES[name])
+    assert _refusal(_file(arrays={name: (1.01 * size * signs).astype(np.float32)})) is ModelRefusal.NOT_A_NUMBER
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_taken_answers_with_numbers_on_all_features_that_are_numbers(seed):
+    random = np.random.default_rng(seed)
+    arrays = example_model_arrays(seed=seed)
+    for array in arrays.values():
+        some = random.random(array.shape) < 0.2
+        array[some] *= 10.0 ** random.uniform(-40.0, 28.0, size=int(some.sum()))
+    arrays["scale"] = np.maximum(np.abs(arrays["scale"]), np.float32(1e-45))
+    arrays["low"], arrays["high"] = -np.abs(arrays["low"]), np.abs(arrays["high"])
+    model = read_model(_file(arrays=arrays))
+    x = (random.standard_normal((50, len(arrays["mean"]))) * 10.0 ** random.uniform(-40.0, 38.0, size=(50, 1))).astype(np.float32)
+    with np.errstate(over="ignore"):
+        assert np.isfinite(act(model, x)).all()
 
 
 def test_nothing_is_written_that_would_not_be_read():

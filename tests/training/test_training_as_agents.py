@@ -28,4 +28,4 @@ def test_windows_lie_on_the_edges_of_the_estimators_bins() -> None:
 
 
 def test_features_are_cut_where_an_agent_cuts_them() -> None:
-    assert Normal.MOST == base._MOST_DEVIATIONS
+    assert Normal.MOST == base.MOST_DEVIATIONS
