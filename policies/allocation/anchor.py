@@ -115,12 +115,14 @@ def split_grid(*, usable_bytes: int, granule_bytes: int, bounds: Bounds, step_pe
     Raises
     ------
     ValueError
-        If the pool does not hold two granules.
+        If the pool does not hold two granules, or the bounds are no range of percents.
     """
     if granule_bytes < 1 or usable_bytes < 2 * granule_bytes:
         raise ValueError("the pool must hold at least one granule for each side")
-    last = usable_bytes // granule_bytes - 1
     low, high = bounds.min_emb_percent, bounds.max_emb_percent
+    if not 0.0 <= low <= high <= 100.0:
+        raise ValueError(f"bounds from {low:g} to {high:g} points are no range between 0 and 100")
+    last = usable_bytes // granule_bytes - 1
     percent = low + step_percent * np.arange(int((high - low) / step_percent + 1e-9) + 1)
     granules = np.rint(percent * (usable_bytes / 100.0 / granule_bytes)).astype(np.int64)
     least = min(max(math.ceil(low * usable_bytes / 100.0 / granule_bytes - 1e-9), 1), last)

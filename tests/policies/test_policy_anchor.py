@@ -118,6 +118,12 @@ def test_a_pool_without_room_for_two_granules_has_no_grid() -> None:
         split_grid(usable_bytes=GRANULE, granule_bytes=GRANULE, bounds=Bounds())
 
 
+@pytest.mark.parametrize(("low", "high"), [(-1.0, 95.0), (5.0, 1e300), (5.0, 101.0), (96.0, 95.0), (float("nan"), 95.0)])
+def test_bounds_that_are_no_range_of_percents_have_no_grid(low: float, high: float) -> None:
+    with pytest.raises(ValueError, match="bounds"):
+        split_grid(usable_bytes=16 * GRANULE, granule_bytes=GRANULE, bounds=Bounds(min_emb_percent=low, max_emb_percent=high))
+
+
 def anchor_percent(**changes: Any) -> float:
     view = example_inputs().view
     assert view.emb
