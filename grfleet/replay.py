@@ -102,14 +102,22 @@ def decided_again(record: DecisionRecord, models: Mapping[str, TrainedModel]) ->
         raise UnusableFile(f"decision {record.sequence} is not of this release: {error}") from error
     wanted = i.intent.learned.model_sha256 if i.intent is not None else None
     model = models.get(wanted) if wanted is not None else None
-    decision, _ = decide(i.observation, i.view, i.intent, i.state, i.now_ms, model)
-    ran = record.inputs.get("round", {}).get("guest") is not None
+    try:
+        decision, _ = decide(i.observation, i.view, i.intent, i.state, i.now_ms, model)
+    except (ValueError, ArithmeticError) as error:
+        raise UnusableFile(f"decision {record.sequence} has inputs that no agent decides from: {error}") from error
+    ran = _facts(record).get("guest") is not None
     return decision, wanted if ran and model is None else None
 
 
+def _facts(record: DecisionRecord) -> Mapping[str, Any]:
+    """What the record tells of its round; nothing where it tells nothing, or not in this form."""
+    facts = record.inputs.get("round")
+    return facts if isinstance(facts, dict) else {}
+
+
 def _again(line: int, record: DecisionRecord, models: Mapping[str, TrainedModel]) -> Replayed:
-    facts = record.inputs.get("round", {})
-    made_by = str(facts.get("kernel", "")) if isinstance(facts, dict) else ""
+    made_by = str(_facts(record).get("kernel", ""))
     result = Replayed(line=line, sequence=record.sequence, outcome=Outcome.SAME, kernel=made_by)
     if not _INPUTS & set(record.inputs):
         return msgspec.structs.replace(result, outcome=Outcome.NO_INPUTS)
@@ -133,7 +141,7 @@ def _again(line: int, record: DecisionRecord, models: Mapping[str, TrainedModel]
 
 def _said(record: DecisionRecord) -> dict[str, Any]:
     """What the record says that the policy decided."""
-    facts = record.inputs.get("round", {})
+    facts = _facts(record)
     return {
         "targetEmbBytes": record.target_emb_bytes,
         "clips": list(record.clips),
@@ -169,7 +177,7 @@ def _records(file: Path) -> Iterator[tuple[int, DecisionRecord]]:
             if line.strip():
                 try:
                     yield number, msgspec.json.decode(line, type=DecisionRecord)
-                except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                     raise UnusableFile(f"{file}: line {number}: no record of `grfleet decisions --json`: {error}") from error
 
 

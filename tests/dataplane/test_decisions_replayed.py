@@ -193,3 +193,39 @@ async def test_records_come_from_standard_input_too(tmp_path: Path) -> None:
     data = _written(await _records(strategy="Static", rounds=3), tmp_path).read_bytes()
     code, output = _replay("-", stdin=data)
     assert (code, output.strip()) == (0, "3 same")
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "code"),
+    [
+        (("round",), [], None),
+        (("round",), "all", None),
+        (("intent", "bounds", "max_emb_percent"), 1e300, 2),
+        (("intent", "bounds", "min_emb_percent"), 96.0, 2),
+        (("state", "burst"), {"quick": 1.0, "usual": 1.0, "variance": -1.0}, 2),
+    ],
+)
+async def test_a_record_that_no_agent_wrote_is_compared_or_refused_by_its_line(
+    where: tuple[str, ...], value: object, code: int | None, tmp_path: Path
+) -> None:
+    record = (await _records(strategy="MissRatioCurve"))[-1]
+    inputs = json.loads(msgspec.json.encode(record.inputs))
+    place = inputs
+    for name in where[:-1]:
+        place = place[name]
+    place[where[-1]] = value
+    exit_code, output = _replay(_written([msgspec.structs.replace(record, inputs=inputs)], tmp_path))
+    if code is None:  # what it says of its round has nothing to be compared with
+        assert (exit_code, "1 differs" in output) == (1, True), output
+    else:
+        assert (exit_code, "line 1: decision" in output) == (code, True), output
+
+
+def test_a_record_that_is_nested_without_end_is_no_record(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_text(
+        '{"sequence":1,"clockMs":0,"strategy":"S","layer":"H","reason":"R","clips":[],"fromEmbBytes":0,"targetEmbBytes":0,'
+        '"applied":false,"inputs":{"round":' + '{"a":' * 100_000 + "1" + "}" * 100_000 + "}}\n"
+    )
+    code, output = _replay(path)
+    assert (code, "line 1: no record" in output) == (2, True)
