@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.allocation.features import FEATURES
+from policies.allocation.model_file import MOST_DEVIATIONS
 from training.dynamics import Instances
 
 _LEAST_SCALE = 1e-3
@@ -16,8 +17,8 @@ _LEAST_SCALE = 1e-3
 class Normal:
     """Mean and scale of each feature, float32[31]."""
 
-    MOST: ClassVar[float] = 8.0
-    """Deviations at which features are cut, as `policies.allocation.base.act` does."""
+    MOST: ClassVar[float] = MOST_DEVIATIONS
+    """Deviations at which features are cut, as agents do."""
 
     mean: NDArray[np.float32]
     scale: NDArray[np.float32]

@@ -104,7 +104,6 @@ class AgentSplit:
             wanted.append(decision.target_emb_bytes if decision.may_apply else None)
         return wanted
 
-
     @property
     def apart(self) -> bool:
         """Agents know nothing of each other; a study may disturb them together, and curves that are being gathered are shared."""

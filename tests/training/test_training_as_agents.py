@@ -1,11 +1,10 @@
-"""Training remembers, smooths and cuts as agents do: what stands in both places, because one is private, is the same in both."""
+"""Training remembers and smooths as agents do: what stands in both places, because one is private, is the same in both."""
 
 import inspect
 
-from policies.allocation import base, estimator, goals, recovery
+from policies.allocation import estimator, goals, recovery
 from policies.allocation.estimator import ReuseTimeEstimator
 from training import curves, dynamics, estimates
-from training.normal import Normal
 
 
 def test_the_anchor_is_smoothed_as_by_the_strategy() -> None:
@@ -25,7 +24,3 @@ def test_windows_lie_on_the_edges_of_the_estimators_bins() -> None:
     defaults = inspect.signature(ReuseTimeEstimator).parameters
     assert (defaults["bins"].default, defaults["longest_ms"].default) == (curves.POINTS, curves.LONGEST_MS)
     assert curves.WINDOW_MS[0] == defaults["shortest_ms"].default
-
-
-def test_features_are_cut_where_an_agent_cuts_them() -> None:
-    assert Normal.MOST == base.MOST_DEVIATIONS
