@@ -69,11 +69,13 @@ def curve(rng: np.random.Generator, kind: str, points: int) -> tuple[NDArray[np.
             capacity = capacity[::-1].copy()
         case "no number":
             capacity[points // 2] = math.nan
+        case "up and down":
+            miss = rng.random(points)
     return capacity, miss
 
 
 HEALTHY = ("working", "all miss", "all hit", "no capacity", "steps", "flat", "endless")
-BROKEN = ("hole", "not rising", "no number")
+BROKEN = ("hole", "not rising", "no number", "up and down")
 
 
 @st.composite

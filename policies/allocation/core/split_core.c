@@ -201,7 +201,8 @@ static void featurise(const double *f, const probed *s, float *x) {
     const double again = f[GR_EMB_ROWS_PER_KV_MISS_TOKEN] * tokens * kv_miss;
     const double history_ms = tokens * f[GR_MS_PER_KV_MISS_TOKEN] * kv_miss + again * row_ms;
     const double service_ms = at_least(f[GR_BASE_SERVICE_MS] + rows_ms + history_ms, TINY_MS);
-    const double emb_fall = emb_miss - s->emb_miss[HERE + 1], kv_rise = s->kv_miss[HERE + 1] - kv_miss;
+    const double emb_fall = at_least(emb_miss - s->emb_miss[HERE + 1], 0.0);
+    const double kv_rise = at_least(s->kv_miss[HERE + 1] - kv_miss, 0.0);
     const double emb_gain_ms = (rows + again) * f[GR_MS_PER_EMB_MISS_ROW] * emb_fall;
     const double token_ms = f[GR_MS_PER_KV_MISS_TOKEN] + f[GR_EMB_ROWS_PER_KV_MISS_TOKEN] * row_ms;
     const double kv_loss_ms = tokens * token_ms * kv_rise, floor_ms = 1e-6 * service_ms;
