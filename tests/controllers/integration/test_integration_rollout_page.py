@@ -20,7 +20,7 @@ def test_every_reason_of_the_condition_is_explained_and_no_other() -> None:
 
 
 @pytest.mark.slow
-def test_the_commands_run(fleet: Fleet, testbed_binaries: Binaries) -> None:
+def test_the_commands_of_the_page_run_against_an_api_server(fleet: Fleet, testbed_binaries: Binaries) -> None:
     """Without an operator: what it answers to them is told by the other tests of rollouts."""
     fleet.apply("HBMPolicy", "ranker", {})
     fleet.apply_pool("ranker", fleet.new_pair(), policies={"hbm": "ranker"})
