@@ -20,9 +20,9 @@ from msgspec.structs import replace
 
 from bench.report import Result, publish, summarise
 from policies.allocation import core, goals
-from policies.allocation.examples import example_inputs
-from policies.allocation.features import FEATURE_SPEC, FEATURES
-from policies.allocation.model_file import SHAPES, Header, TrainedModel, read_model, write_model
+from policies.allocation.examples import example_inputs, example_model
+from policies.allocation.features import FEATURES
+from policies.allocation.model_file import TrainedModel
 from policies.allocation.path import PathRows, evaluate, evaluate_numpy, evaluate_one
 from policies.allocation.strategy import decide
 from policies.allocation.types import AllocationIntent, Costs, Curve, DecisionInputs, Strategy
@@ -50,7 +50,7 @@ class Route:
 def run(*, quick: bool, as_json: bool, seed: int) -> None:
     """Measure and publish."""
     rng = np.random.default_rng(seed)
-    model = random_model(rng)
+    model = example_model(seed=seed)
     workloads = [example_inputs(emb_alpha=float(alpha)) for alpha in rng.uniform(0.7, 1.1, size=WORKLOADS)]
     routes = _routes(workloads, model)
     runs, hot, cold = (3, 400, 10) if quick else (9, 2000, 100)
@@ -58,14 +58,6 @@ def run(*, quick: bool, as_json: bool, seed: int) -> None:
     results += _report("cold at 10/s", [_cold(routes, decisions=cold) for _ in range(3)], COLD_GOAL_US)
     results += _many(workloads, model, runs=runs)
     publish("decision", results, seed=seed, quick=quick, as_json=as_json, notes=_notes())
-
-
-def random_model(rng: np.random.Generator) -> TrainedModel:
-    """A model of the right shape: how long it takes does not depend on what it says."""
-    arrays = {name: rng.normal(0.0, 0.2, size=shape).astype(np.float32) for name, shape in SHAPES.items()}
-    arrays["scale"] = np.ones(len(FEATURES), dtype=np.float32)
-    arrays["low"], arrays["high"] = (np.full(len(FEATURES), sign * 1e6, dtype=np.float32) for sign in (-1.0, 1.0))
-    return read_model(write_model(arrays, Header(format=1, feature_spec=FEATURE_SPEC, max_step_percent=10.0)))
 
 
 def _notes() -> str:

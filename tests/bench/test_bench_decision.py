@@ -5,11 +5,11 @@ import pytest
 
 from bench import decision
 from policies.allocation import core, goals
-from policies.allocation.examples import example_inputs
+from policies.allocation.examples import example_inputs, example_model
 from policies.allocation.path import Figure, evaluate_numpy, evaluate_one, evaluate_one_numpy
 from policies.allocation.types import Reason, Strategy
 
-MODEL = decision.random_model(np.random.default_rng(1))
+MODEL = example_model(seed=1)
 
 
 def test_the_timed_row_is_a_whole_one_that_the_core_takes() -> None:
