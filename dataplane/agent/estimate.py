@@ -19,8 +19,11 @@ from policies.allocation.estimator import ROWS_SPREAD, USERS_SPREAD, ReuseTimeEs
 from policies.allocation.types import EstimatorView
 
 TABLE_ENTRIES = 1 << 16
+"""Keys whose last access is remembered, of users and of rows each."""
 MAX_BATCHES = 4
+"""Batches of samples that are read in one go, at most; what is left comes with the next."""
 DEFAULT_MEMORY_MS = 60_000.0
+"""Time constant with which old accesses are forgotten."""
 FEED_MS = 500.0
 """Least time of the engine's clock between two windows of samples."""
 PRIOR_ROWS_PER_TOKEN = 1.0

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_IDLE = 2
+"""Connections that are kept for the next call: the loop's own, and one for a call beside it."""
 _MAX_CHUNK_LINE = 1024
 
 

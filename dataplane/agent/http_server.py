@@ -20,10 +20,14 @@ from contract.sockets import CannotListen, is_answered, owner_only
 MAX_CONNECTIONS = 128
 """An operator, a Prometheus, probes and a few people; more are turned away."""
 MAX_AHEAD_BYTES = 64 * 1024
+"""What a caller may send of its next requests while one is answered."""
 MAX_LINGER_BYTES = 8 * 1024 * 1024
 LINGER_SECONDS = 5.0
+"""How much of a refused body, and for how long, is still taken and dropped, so that the caller gets to read the answer."""
 IDLE_SECONDS = 75.0
+"""How long a connection may wait for a request; longer than clients keep theirs."""
 REQUEST_SECONDS = 30.0
+"""How long a request may take to come in whole."""
 log = logging.getLogger("grfleet.agent")
 
 

@@ -43,8 +43,8 @@ from policies.allocation.types import AllocationIntent, AllocationState, Decisio
 
 log = logging.getLogger("grfleet.agent")
 
-CALM_READINGS = 3
-DEFAULT_INTERVAL_MS = 1000
+CALM_READINGS = 3  # windows to be trusted after a broken contract before anything moves again
+DEFAULT_INTERVAL_MS = 1000  # while no intent was accepted
 WATCHED_INTERVAL_MS = 500
 """Longest time between rounds while the engine drains or somebody waits for it to be idle."""
 _BOTH_SIDES = frozenset({"emb", "kv"})

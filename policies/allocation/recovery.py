@@ -1,9 +1,9 @@
 """Recovery: notices a burst of load, and says how the split may move until it has passed.
 
-Model: the logarithm of utilisation, smoothed quickly, against what is usual (research on control charts calls it an EWMA
-chart). A burst is a quick value far above the usual one: by the policy's percent, and by four standard deviations of its own
-noise, so that an instance with few requests a second does not cry wolf. The usual value does not learn from a burst, unless it
-lasts: then it is the new level.
+Model: the logarithm of utilisation, smoothed quickly, against what is usual (an EWMA control chart; Roberts 1959). A burst
+is a quick value far above the usual one: by the policy's percent, and by four standard deviations of its own noise, so that an
+instance with few requests a second does not cry wolf. The usual value does not learn from a burst, unless it lasts: then it is
+the new level.
 """
 
 from __future__ import annotations
