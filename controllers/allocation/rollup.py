@@ -37,6 +37,8 @@ from crds.pool_rollout import PoolRollout
 
 NO_ROLLOUT = Step()
 OWN_CONDITIONS = ("PolicyHealthy", "RolloutProgressing", "SplitSettled")
+_ON_TRIAL = (RolloutPhase.MEASURING, RolloutPhase.CANARY, RolloutPhase.EXTENDED, RolloutPhase.INCONCLUSIVE)
+"""Phases in which not every instance runs what the policy asks for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +120,15 @@ def pool_policy_healthy(view: PoolView, rollout: PoolRollout | None = None) -> C
     reason = Counter(reason for _, reason in words.values()).most_common(1)[0][0]
     assert isinstance(view.policy, Found)
     where = f"HBMPolicy {view.policy.namespace}/{view.policy.name}" if view.policy.namespace else "the built-in defaults"
+    if rollout is not None and rollout.phase in _ON_TRIAL:
+        return Condition("PolicyHealthy", "True", reason, f"{_strategies(view)}; {where} is on trial, see RolloutProgressing")
     return Condition("PolicyHealthy", "True", reason, f"{view.policy.spec.strategy} of {where} on {len(words)} instances")
+
+
+def _strategies(view: PoolView) -> str:
+    """How many instances are told to run which strategy, the most frequent first."""
+    told = Counter(str(each.spec.intent.strategy) for _, each in view.instances if each.spec.intent is not None)
+    return ", ".join(f"{strategy} on {count} of {len(view.instances)} instances" for strategy, count in told.most_common())
 
 
 def pool_split_settled(view: PoolView) -> Condition:

@@ -31,9 +31,19 @@ def as_lines(facts: dict[str, Any]) -> list[str]:
     ]
     if facts["refillModes"]:
         lines.append(f"trained for  refill {', '.join(str(mode) for mode in facts['refillModes'])}")
-    lines += [f"training     {name} {value}" for name, value in facts["training"].items()]
-    lines += [f"score        {score['name']} {score['value']:g} {score['unit']}".rstrip() for score in facts["scores"]]
+    lines += [f"training     {name} {_inline(value)}" for name, value in facts["training"].items()]
+    width = max((len(score["name"]) for score in facts["scores"]), default=0)
+    lines += [f"score        {score['name']:{width}} {score['value']:8g} {score['unit']}".rstrip() for score in facts["scores"]]
     return [_plain(line) for line in lines]
+
+
+def _inline(value: object) -> str:
+    """A value of the header as words: `seed 1, steps 2` for an object, `1, 2` for a list."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_inline(each)}" for name, each in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(_inline, value))
+    return str(value)
 
 
 def _plain(line: str) -> str:

@@ -10,8 +10,10 @@ from controllers.runtime.resources import ALLOCATOR_MODELS, Object, key_of
 from grfleet.inert import inert
 
 _DIGITS = 12
-_SCORES = 2
+_SCORES = 1
 """How many scores of a model the table shows; --json has them all."""
+_MODEL = "model"
+"""Stands in the name of a score that is the model's own; the others are of what it is compared with (`training/report.py`)."""
 
 
 async def model_rows(kube: KubeApi, namespace: str | None) -> list[dict[str, Any]]:
@@ -53,6 +55,7 @@ def table_of(rows: list[dict[str, Any]], *, namespaces: bool) -> Table:
 
 
 def _scores(scores: list[dict[str, Any]]) -> str | None:
-    shown = [f"{each['name']} {each['value']} {each.get('unit', '')}".rstrip() for each in scores[:_SCORES]]
+    own = sorted(scores, key=lambda each: _MODEL not in str(each["name"]))  # what it is compared with comes after it
+    shown = [f"{each['name']} {each['value']} {each.get('unit', '')}".rstrip() for each in own[:_SCORES]]
     more = [f"and {len(scores) - _SCORES} more"] if len(scores) > _SCORES else []
     return "; ".join([*shown, *more]) or None

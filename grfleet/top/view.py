@@ -135,6 +135,10 @@ def _pool_key(item: Object) -> tuple[str, str]:
     return _text(item, "metadata", "namespace") or "", _text(item, "spec", "poolRef") or ""
 
 
+_ON_TRIAL = ("Measuring", "CanarySoaking", "SoakExtended", "Inconclusive")
+"""Reasons of RolloutProgressing while some instances have yet to run what the policy asks for."""
+
+
 def _pool(pool: Object, members: tuple[InstanceView, ...] | None, table: Object | None, now: datetime) -> PoolView:
     ready, ready_reason, ready_message = condition(pool, "Ready")
     policy, policy_reason, policy_message = condition(pool, "PolicyHealthy")
@@ -144,6 +148,10 @@ def _pool(pool: Object, members: tuple[InstanceView, ...] | None, table: Object 
         reason, message = policy_reason, policy_message
     elif ready is True and paused:
         reason, message = "Paused", None
+    elif ready is True:
+        _, step, words = condition(pool, "RolloutProgressing")
+        if step in _ON_TRIAL:
+            reason, message = step, words
     seen = members or ()
     published, _, _ = condition(table or {}, "TablePublished")
     draining = _integer(pool, "status", "instances", "draining")

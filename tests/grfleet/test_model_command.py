@@ -39,7 +39,7 @@ def test_a_good_file_is_described_to_people_and_to_programs(file: Path) -> None:
     said = run("verify", str(file))
     assert said.exit_code == 0
     for part in (digest_of(GOOD), "split-features-1", "trend-gain 12.5 percent", "seed 7", str(len(GOOD))):
-        assert part in said.stdout
+        assert part in " ".join(said.stdout.split())
     facts = json.loads(run("verify", str(file), "--json").stdout)
     assert (facts["ok"], facts["sha256"], facts["scores"]) == (True, digest_of(GOOD), list(SCORES))
     assert run("verify", str(file), "--sha256", digest_of(GOOD)).exit_code == 0
@@ -135,7 +135,20 @@ def test_a_model_with_many_scores_keeps_to_its_line() -> None:
     scores = [{"name": f"score-{number}", "value": "1", "unit": "percent"} for number in range(9)]
     lines = shown(row_of(stored(status={"scores": scores}))).splitlines()
     assert len(lines) == 2
-    assert lines[1].endswith("score-0 1 percent; score-1 1 percent; and 7 more")
+    assert lines[1].endswith("score-0 1 percent; and 8 more")
+
+
+def test_the_score_in_the_table_is_the_models_own_and_not_that_of_what_it_is_compared_with() -> None:
+    names = ("nominal-steady-anchor-smoothed", "nominal-steady-model-guarded", "nominal-trend-model-guarded")
+    (_, line) = shown(row_of(stored(status={"scores": [{"name": name, "value": "1"} for name in names]}))).splitlines()
+    assert line.endswith("nominal-steady-model-guarded 1; and 2 more")
+
+
+def test_what_trained_a_model_is_told_in_words_without_the_marks_of_a_program(file: Path) -> None:
+    file.write_bytes(model_bytes(1, training={"plan": {"steps": 7, "seeds": [1, 2], "versions": {"numpy": "2.4"}}}))
+    said = run("verify", str(file)).stdout
+    assert "training     plan seeds 1, 2, steps 7, versions numpy 2.4" in said
+    assert not {"{", "}", "'", "["} & set(said)
 
 
 def test_what_an_object_says_steers_no_terminal() -> None:

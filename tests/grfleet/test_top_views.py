@@ -181,6 +181,20 @@ class TestWhatAnInstanceIsDoing:
         shown = [cells[title] for title in ("SLOTS", "DEMAND", "SCALER", "PRE-HIT", "CAPACITY", "METRICS")]
         assert shown == ["96", "12", "5", "97", "HoldingStale", "Stale"]
 
+    @pytest.mark.parametrize(
+        ("step", "shown"),
+        [
+            *((step, step) for step in ("Measuring", "CanarySoaking", "SoakExtended", "Inconclusive")),
+            *((step, "AllInstancesReady") for step in ("Complete", "RolledBack", "Withdrawn")),
+        ],
+    )
+    def test_a_pool_whose_policy_is_on_trial_says_how_far_the_trial_is(self, step: str, shown: str) -> None:
+        status = pool_status()
+        status["conditions"] += [condition("RolloutProgressing", "True", step, "Learned waits")]
+        assert pool_cells(seen_pool(pool(status=status)))["REASON"] == shown
+        status["conditions"][0] |= {"status": "False", "reason": "ModelMissing"}
+        assert pool_cells(seen_pool(pool(status=status)))["REASON"] == "ModelMissing"
+
     def test_the_count_of_the_pool_loop_is_believed(self) -> None:
         status = pool_status()
         status["instances"] |= {"draining": 2, "updated": 1}

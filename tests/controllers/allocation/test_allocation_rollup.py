@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from loop_objects import NOW, at, condition_item, instance_object, pool_object
 
 from controllers.allocation.intent import intent_for
 from controllers.allocation.observe import PoolView
-from controllers.allocation.rollup import decide_rollup
+from controllers.allocation.rollout import part_of
+from controllers.allocation.rollup import decide_rollup, pool_policy_healthy
 from controllers.lookup import Found, Lookup, NotFound
 from crds import GRInstance, GRServingPool, HBMPolicySpec
+from crds.hbm_policy import RolloutPhase
 from crds.instance import PolicySource
+from crds.pool_rollout import PolicyPart, PoolRollout
 from crds.reasons import check_condition, reasons_of
 
 POLICY = Found(spec=HBMPolicySpec(), name="mine", namespace="team", generation=3, source=PolicySource.POOL)
@@ -62,6 +67,18 @@ def test_the_worst_instance_names_the_reason_and_the_message_names_the_instance(
     )
     assert words["PolicyHealthy"] == ("False", "SecondWriter", "1 of 3 instances: pool-2 (SecondWriter)")
     assert words["SplitSettled"][:2] == ("False", "SomeMoving")
+
+
+@pytest.mark.parametrize("phase", RolloutPhase)
+def test_a_strategy_on_trial_is_never_said_to_decide_on_all_instances(phase: RolloutPhase) -> None:
+    told = view(pool_object(), FINE, FINE)  # the intents of both instances say MissRatioCurve
+    learned = replace(POLICY, spec=HBMPolicySpec.model_validate({"strategy": "Learned", "learned": {"model": "split-1"}}))
+    part = PolicyPart.model_validate(part_of(intent_for(told.pool, POLICY).to_wire()))
+    rollout = PoolRollout(phase=phase, revision="0" * 16, policy_ref=part.policy_ref, stable=part)
+    words = pool_policy_healthy(replace(told, policy=learned), rollout)
+    on_trial = phase in (RolloutPhase.MEASURING, RolloutPhase.CANARY, RolloutPhase.EXTENDED, RolloutPhase.INCONCLUSIVE)
+    assert ("MissRatioCurve on 2 of 2 instances" in words.message) is on_trial
+    assert ("see RolloutProgressing" in words.message) is on_trial
 
 
 def test_a_policy_that_is_missing_is_said_once_for_the_pool() -> None:
