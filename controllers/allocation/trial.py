@@ -202,7 +202,8 @@ def _centred(figures: Figures) -> Figures:
 
 
 def _log_p99(members: list[RolloutMember]) -> Figures:
-    return _column([math.log(float(member.p99_ms or "nan")) for member in members])
+    with np.errstate(divide="ignore"):  # what is no latency (0, in a status that somebody wrote) is compared with nothing
+        return np.log(_column([float(member.p99_ms or "nan") for member in members]))
 
 
 def _bad(members: list[RolloutMember]) -> Figures:

@@ -1,0 +1,73 @@
+"""What a trial is compared with, and what stands in a status: the past of another change, or what a person wrote there."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from rollout_world import CLIMB, SAFE, World, learned
+
+from crds.pool_rollout import PoolRollout
+
+
+def _running(world: World, spec: dict[str, Any] = SAFE) -> World:
+    world.ask(spec)
+    world.step()
+    world.turn(40)
+    return world
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        {"p99Ms": "0"},
+        {"p99Ms": "0.000000"},
+        {"p99Ms": "999999999.999999"},
+        {"p99Ms": "40", "requestsPerSecond": "0", "sloPercent": "0"},
+        {"p99Ms": "40", "requestsPerSecond": "0.000001", "sloPercent": "100"},
+    ],
+)
+@pytest.mark.parametrize(
+    "noise",
+    [
+        None,
+        {"windows": 0, "p99Sd": "0", "p99Rho": "0"},
+        {"windows": 100_000, "p99Sd": "999999999", "p99Rho": "999999999", "badSd": "999999999", "badRho": "1"},
+    ],
+)
+@pytest.mark.parametrize("phase", ["Canary", "Extended", "Inconclusive"])
+def test_whatever_stands_in_the_status_a_trial_goes_on_and_a_brake_ends_it(
+    member: dict[str, str], noise: dict[str, Any] | None, phase: str
+) -> None:
+    world = _running(World(count=4))
+    world.ask(learned("a"))
+    world.step()
+    rollout = copy.deepcopy(world.rollout)
+    for group in ("canaries", "controls"):
+        rollout[group] = [{"name": each["name"], "uid": each["uid"], **member} for each in rollout[group]]
+    rollout |= {"phase": phase, "noise": noise, "since": "9999-12-31T23:59:59Z", "soakedSeconds": 10_000_000}
+    if noise is None:
+        del rollout["noise"]
+    try:
+        PoolRollout.model_validate(rollout)
+    except ValidationError:
+        pytest.skip("the API refuses it")
+    world.pool["status"]["rollout"] = rollout
+    world.turn(20)
+    assert world.phase in ("Canary", "Extended", "Inconclusive", "RolledBack", "Complete", "Measuring")
+    world.ask(SAFE)
+    world.step()
+    assert set(world.strategies().values()) == {"MissRatioCurve"}
+
+
+def test_from_one_change_to_the_next_and_back_in_a_row_only_what_was_stable_stays() -> None:
+    world = _running(World(count=6), CLIMB)
+    stable = set(world.strategies().values())
+    for spec in (learned("a"), CLIMB, learned("b"), learned("a"), learned("b")):
+        world.ask(spec)
+        world.step()
+        world.turn(2)
+        told = world.strategies()
+        assert {told[name] for name in told if name not in world.canaries} == stable
