@@ -53,6 +53,13 @@ class Step:
 
 def plan_rollout(view: PoolView, trial: Trial, *, now: datetime, now_s: float) -> Step:
     """Choose the next step; `now_s` is a monotonic second of this process."""
+    step, stands = _next_step(view, trial, now=now, now_s=now_s), view.pool.status.rollout
+    if stands is not None and stands.phase in TRYING and (step.rollout is None or step.rollout.phase not in TRYING):
+        trial.start_over(now_s=now_s)  # however it ended, canaries and others had different changes until now
+    return step
+
+
+def _next_step(view: PoolView, trial: Trial, *, now: datetime, now_s: float) -> Step:
     stands = view.pool.status.rollout
     if view.pool.spec.paused:
         return _paused(view, stands, trial, now=now, now_s=now_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,6 +18,41 @@ def _running(world: World, spec: dict[str, Any] = SAFE) -> World:
     world.step()
     world.turn(40)
     return world
+
+
+def _with_model(name: str, factor: float) -> Callable[[dict[str, Any]], float]:
+    return lambda intent: factor if (intent.get("modelRef") or {}).get("name") == name else 1.0
+
+
+def _killed(world: World) -> None:
+    world.ask(SAFE)
+
+
+def _in_shadow(world: World) -> None:
+    world.ask(learned("a", enforcement="Shadow"))
+
+
+def _passed(world: World) -> None:
+    world.until("Complete")
+
+
+def _replaced(world: World) -> None:
+    """By yet another change, which is asked for before this one has ended."""
+
+
+@pytest.mark.parametrize("end", [_killed, _in_shadow, _passed, _replaced])
+def test_however_a_trial_ends_what_its_canaries_measured_is_not_the_past_of_the_next_one(end: Callable[[World], None]) -> None:
+    world = _running(World(count=2, noise=0.0, factor=_with_model("a", 0.5)))
+    world.ask(learned("a"))
+    world.step()
+    assert world.phase == "Canary"
+    world.turn(6)
+    end(world)
+    world.step()
+    world.ask(learned("b"))
+    world.step()
+    world.until("Canary", most=40)
+    assert float(world.rollout["noise"]["p99Sd"]) < 0.001, "without noise nothing wanders, unless two changes are mixed"
 
 
 @pytest.mark.parametrize(
