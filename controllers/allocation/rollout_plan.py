@@ -20,7 +20,7 @@ from controllers.allocation.observe import PoolView
 from controllers.allocation.rollout import GOING_ON, TRYING, charge_in, part_of, revision_of, stable_part
 from controllers.allocation.trial import Trial
 from controllers.announce import Announcement
-from controllers.lookup import Found
+from controllers.lookup import Found, NotFound
 from controllers.model_lookup import ModelFound
 from controllers.runtime.conditions import Condition, conditions_of, find_condition
 from controllers.runtime.resources import Object, uid_of
@@ -208,8 +208,12 @@ def _roll_back(view: PoolView, stands: PoolRollout, wanted: Mapping[str, Any], e
 
 
 def _without_policy(view: PoolView, stands: PoolRollout | None) -> Step:
-    """Nobody vouches for the change any more; who runs the pool's old policy goes on with it."""
-    if stands is None or stands.phase not in GOING_ON:
+    """Nobody vouches for the change any more; who runs the pool's old policy goes on with it.
+
+    What was taken back before that counts as withdrawn too: a policy that is made again may have the generation of the old one.
+    """
+    gone = isinstance(view.policy, NotFound) and stands is not None and stands.phase is RolloutPhase.ROLLED_BACK
+    if stands is None or (stands.phase not in GOING_ON and not gone):
         return Step(rollout=stands, condition=_standing(view) if stands is not None else None)
     update = {"phase": RolloutPhase.WITHDRAWN, "since": None, "canaries": (), "controls": (), "noise": None}
     condition = words.withdrawn(view, stands)

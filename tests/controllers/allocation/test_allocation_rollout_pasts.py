@@ -55,6 +55,26 @@ def test_however_a_trial_ends_what_its_canaries_measured_is_not_the_past_of_the_
     assert float(world.rollout["noise"]["p99Sd"]) < 0.001, "without noise nothing wanders, unless two changes are mixed"
 
 
+def test_a_change_that_was_taken_back_is_tried_anew_when_its_policy_is_made_again() -> None:
+    world = _running(World(count=6, noise=0.0, factor=_with_model("a", 2.0)))
+    world.ask(learned("a"))
+    world.step()
+    world.until("RolledBack")
+    generation = world.generation
+    world.delete_policy()
+    world.step()
+    world.turn(3)
+    assert set(world.strategies().values()) == {"MissRatioCurve"}
+    writes = len(world.writes)
+    world.turn(30)
+    assert len(world.writes) == writes, "at rest nothing is written"
+    world.generation = generation - 1
+    world.ask(learned("a"))  # the API server counts the generations of a new object anew: it may have the same number
+    world.step()
+    assert world.phase == "Measuring"
+    world.until("RolledBack")
+
+
 @pytest.mark.parametrize(
     "member",
     [
