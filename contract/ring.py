@@ -89,7 +89,11 @@ class RingWriter:
         self._counters = memoryview(self._map).cast("Q")
         self._records = np.frombuffer(self._map, dtype=RECORD, offset=RECORDS_AT)
         self._head = 0
-        draft.rename(path)
+        try:
+            draft.rename(path)
+        except OSError:
+            draft.unlink()
+            raise
 
     def write(self, payload: bytes, following: int) -> None:
         """Add packed records, the last of which has the position `following - 1`.

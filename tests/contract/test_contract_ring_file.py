@@ -148,6 +148,14 @@ def test_a_file_that_is_not_this_ring_is_not_opened(pair: Pair, at: int, data: b
         RingReader(pair.path, start_id="one")
 
 
+def test_a_writer_that_finds_a_folder_in_its_place_leaves_nothing_behind(tmp_path: Path) -> None:
+    path = tmp_path / "samples.ring"
+    path.mkdir()
+    with pytest.raises(OSError):
+        RingWriter(path, start_id="a", capacity=8)
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_neither_link_nor_folder_nor_pipe_nor_empty_file_is_opened(tmp_path: Path) -> None:
     RingWriter(tmp_path / "samples", start_id="one", capacity=8)
     (tmp_path / "link").symlink_to(tmp_path / "samples")
