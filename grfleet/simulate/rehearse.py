@@ -2,7 +2,7 @@
 
 import hashlib
 import platform
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import metadata
 
 from grfleet.simulate import schema
@@ -58,43 +58,25 @@ def rehearse(
     BadInput
         When the log cannot be decided over, or a process was lost.
     """
-    log, owners, good = replayed.log, fleet.owners, float(wanted.pool.spec.slo.good_percent)
+    log = replayed.log
     ahead = ahead_of(wanted, fleet, log)
     fleet = ahead.reserved(fleet, wanted)
-
-    # A fleet that is watched draws its rows from samples alone: both runs must, or the difference is one of models.
-    watched_ms = min((each.spec.step.interval_ms for each in (choice, beside) if not each.holds), default=None)
-
-    def run(chosen: Choice) -> tuple[FleetResult, schema.Figures]:
-        agents = None if chosen.holds else Foretold(AgentSplit(chosen.intent()), from_ms=measured_from_ms)
-        held = FixedSplit(interval_ms=float(watched_ms)) if watched_ms is not None else None
-        try:
-            made = simulate(
-                log,
-                _config(fleet, chosen),
-                level=level,
-                split=agents or held,
-                routing=owners,
-                seed=seed,
-                measured_from_ms=measured_from_ms,
-                pre_infer=ahead.rules,
-                workers=workers,
-                progress=bars(chosen.name),
-            )
-        except ProcessLost as error:
-            raise BadInput("--workers", str(error), then="fewer processes need less memory") from None
-        except ValueError as error:
-            sparse = str(error).startswith("window_ms: ")  # so long a log that its decisions cannot be counted
-            then = "replay a part of the log, or let step.intervalMs be longer" if sparse else ""
-            raise BadInput("--trace", str(error), then=then) from None
-        reasons = agents.agents.reasons if agents is not None else {}
-        foretold = agents.beside(made) if agents is not None else None
-        return made, figures_of(made, names=fleet.names, decisions=reasons, prediction=foretold, good_percent=good)
-
+    both = _Both(
+        log=log,
+        fleet=fleet,
+        ahead=ahead,
+        level=level,
+        seed=seed,
+        measured_from_ms=measured_from_ms,
+        workers=workers,
+        watched_ms=min((each.spec.step.interval_ms for each in (choice, beside) if not each.holds), default=None),
+        good_percent=float(wanted.pool.spec.slo.good_percent),
+        bars=bars,
+    )
     same = _equal(choice, beside)
-    result, figures = run(choice)
-    baseline, base = (result, figures) if same else run(beside)
-    reasons, more_doubts = _reasons_for_distrust(log, fleet.config, owners, figures, seed=seed, bars=bars)
+    result, figures = both.run(choice)
+    baseline, base = (result, figures) if same else both.run(beside)
+    reasons, more_doubts = _reasons_for_distrust(log, fleet.config, fleet.owners, figures, seed=seed, bars=bars)
     foretold = [
         doubt_of(each.prediction, policy=chosen.name, utilisation_percent=each.utilisation_percent)
         for chosen, each in (((choice, figures),) if same else ((choice, figures), (beside, base)))
@@ -137,6 +119,54 @@ def rehearse(
         baseline=base,
         difference=difference_of(figures, base),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Both:
+    """What the run of a policy and that of its baseline have in common.
+
+    `watched_ms` is the shortest interval at which either of them decides, None where both hold: a fleet that is watched draws its
+    rows from samples alone, so both runs must be, or the difference is one of models.
+    """
+
+    log: RequestLog
+    fleet: Fleet
+    ahead: Ahead
+    level: Level
+    seed: int
+    measured_from_ms: float
+    workers: int
+    watched_ms: float | None
+    good_percent: float
+    bars: Bars
+
+    def run(self, chosen: Choice) -> tuple[FleetResult, schema.Figures]:
+        """Simulate the fleet under a policy."""
+        agents = None if chosen.holds else Foretold(AgentSplit(chosen.intent()), from_ms=self.measured_from_ms)
+        held = FixedSplit(interval_ms=float(self.watched_ms)) if self.watched_ms is not None else None
+        try:
+            made = simulate(
+                self.log,
+                _config(self.fleet, chosen),
+                level=self.level,
+                split=agents or held,
+                routing=self.fleet.owners,
+                seed=self.seed,
+                measured_from_ms=self.measured_from_ms,
+                pre_infer=self.ahead.rules,
+                workers=self.workers,
+                progress=self.bars(chosen.name),
+            )
+        except ProcessLost as error:
+            raise BadInput("--workers", str(error), then="fewer processes need less memory") from None
+        except ValueError as error:
+            sparse = str(error).startswith("window_ms: ")  # so long a log that its decisions cannot be counted
+            then = "replay a part of the log, or let step.intervalMs be longer" if sparse else ""
+            raise BadInput("--trace", str(error), then=then) from None
+        reasons = agents.agents.reasons if agents is not None else {}
+        foretold = agents.beside(made) if agents is not None else None
+        figures = figures_of(made, names=self.fleet.names, decisions=reasons, prediction=foretold, good_percent=self.good_percent)
+        return made, figures
 
 
 def _config(fleet: Fleet, choice: Choice) -> FleetConfig:
