@@ -303,7 +303,7 @@ def test_json_on_stdout_is_the_file(tmp_path: Path, plain: Path) -> None:
     ran = run("simulate", tmp_path / "out", "--trace", log, "--pool", plain, "--level", "reduced", "--json")
 
     assert json.loads(ran.outcome.stdout) == ran.result
-    assert ran.outcome.stderr == ""
+    assert [line for line in ran.outcome.stderr.splitlines() if "compiling the simulator's loops" not in line] == []
 
 
 def test_nothing_that_is_written_names_a_user_the_machine_a_folder_or_a_day(tmp_path: Path, plain: Path) -> None:
