@@ -18,6 +18,7 @@ from policies.allocation.model_file import ModelRefused, Score, read_model
 _OTHERS = re.compile(r"[^a-z0-9]+")
 _LONGEST_NAME = 63
 _LARGEST = 1e9
+_DECIMALS = 6
 _LONGEST_UNIT = 32
 
 
@@ -77,14 +78,19 @@ def api_scores(scores: Iterable[Score]) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for score in scores:
         name = _OTHERS.sub("-", score.name.lower())[:_LONGEST_NAME].strip("-")
-        fits = name and len(score.unit) <= _LONGEST_UNIT and math.isfinite(score.value) and abs(score.value) < _LARGEST
+        fits = name and _fits_unit(score.unit) and math.isfinite(score.value) and abs(round(score.value, _DECIMALS)) < _LARGEST
         if fits and len(found) < MAX_SCORES:
             found.setdefault(name, {"name": name, "value": _decimal(score.value), "unit": score.unit})
     return list(found.values())
 
 
+def _fits_unit(unit: str) -> bool:
+    """Whether the API gives back what it was given: it has no halves of characters, and people are to read it."""
+    return len(unit) <= _LONGEST_UNIT and unit.isprintable()
+
+
 def _decimal(value: float) -> str:
-    text = f"{value:.6f}".rstrip("0").rstrip(".")
+    text = f"{value:.{_DECIMALS}f}".rstrip("0").rstrip(".")
     return "0" if text == "-0" else text
 
 

@@ -219,6 +219,21 @@ def test_whatever_scores_a_file_has_the_status_is_one_that_the_api_takes(scores:
     AllocatorModel.parse(body)
 
 
+@pytest.mark.parametrize(
+    "score",
+    [
+        Score(name="a", value=999_999_999.9999999),
+        Score(name="a", value=-999_999_999.9999996),
+        Score(name="a", value=1.0, unit="\ud800"),
+        Score(name="a", value=1.0, unit="%\x00"),
+    ],
+)
+def test_a_score_that_the_api_would_refuse_or_change_is_left_out(score: Score) -> None:
+    assert api_scores([score, Score(name="b", value=999_999_999.0, unit="%")]) == [
+        {"name": "b", "value": "999999999", "unit": "%"}
+    ]
+
+
 def test_what_people_call_a_score_becomes_a_name_that_the_api_has() -> None:
     named = [
         Score(name=name, value=-0.5, unit="%") for name in ("In training, steady, model (guarded)", "P99 share", "p99-share", "-")
