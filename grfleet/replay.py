@@ -157,7 +157,7 @@ def _said(record: DecisionRecord) -> dict[str, Any]:
 def _says(decision: Decision, record: DecisionRecord) -> dict[str, Any]:
     """What the policy says now, in the words of a record."""
     target = decision.target_emb_bytes
-    return {
+    says = {
         "targetEmbBytes": record.from_emb_bytes if target is None else target,
         "clips": [clip.value for clip in decision.clips],
         "goalEmbBytes": decision.goal_emb_bytes,
@@ -166,6 +166,8 @@ def _says(decision: Decision, record: DecisionRecord) -> dict[str, Any]:
         "guest": msgspec.to_builtins(decision.guest) if decision.guest is not None else None,
         "reason": decision.reason.value,
     }
+    said: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(says))  # a record has null for what is not a number
+    return said
 
 
 def _records(file: Path) -> Iterator[tuple[int, DecisionRecord]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -19,8 +20,9 @@ from typer.testing import CliRunner
 
 from contract.agent import DecisionRecord
 from grfleet.cli import app
+from grfleet.replay import decided_again
 from policies.allocation.examples import example_model_arrays, example_model_header
-from policies.allocation.model_file import digest_of, write_model
+from policies.allocation.model_file import digest_of, read_model, write_model
 
 ROOT = Path(__file__).parents[2]
 _REPLAY = """
@@ -219,6 +221,27 @@ async def test_a_record_that_no_agent_wrote_is_compared_or_refused_by_its_line(
         assert (exit_code, "1 differs" in output) == (1, True), output
     else:
         assert (exit_code, "line 1: decision" in output) == (code, True), output
+
+
+async def test_what_is_not_a_number_in_a_record_is_not_a_number_again(tmp_path: Path) -> None:
+    record = (await _records())[-1]
+    inputs = json.loads(msgspec.json.encode(record.inputs))
+    inputs["view"]["costs"]["emb_rows_per_request"] = -1e300
+    models = {digest_of(MODEL): read_model(MODEL)}
+    decision, _ = decided_again(msgspec.structs.replace(record, inputs=inputs), models)
+    assert decision.guest is not None
+    assert math.isnan(decision.guest.action)
+    inputs["round"] |= {
+        "guest": msgspec.to_builtins(decision.guest),
+        "policyReason": decision.reason.value,
+        "goalEmbBytes": decision.goal_emb_bytes,
+        "predictedP99Ms": decision.predicted_p99_ms,
+        "goalP99Ms": decision.goal_p99_ms,
+    }
+    clips = [clip.value for clip in decision.clips]
+    written = msgspec.structs.replace(record, inputs=inputs, clips=clips, target_emb_bytes=decision.target_emb_bytes)
+    code, output = _replay(_written([written], tmp_path), "--model", _model_file(tmp_path))
+    assert (code, output.strip()) == (0, "1 same")
 
 
 def test_a_record_that_is_nested_without_end_is_no_record(tmp_path: Path) -> None:
