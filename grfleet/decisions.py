@@ -6,11 +6,12 @@ network path to the agent.
 
 import asyncio
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import TextType
 
 from contract.agent import MAX_DECISIONS, DecisionRecord
 from contract.agent_client import AgentClient
@@ -97,7 +98,7 @@ async def _agent_url(instance: str, kube: KubeFlags) -> str:
 def _table(instance: str, records: list[DecisionRecord]) -> Table:
     table = Table(
         title=inert(f"Decisions of {instance}, newest last (EMB in GiB)"),
-        caption=None if records else "none yet",
+        caption=_last_words(records),
         box=None,
         pad_edge=False,
         padding=(0, 1, 0, 0),
@@ -118,3 +119,19 @@ def _table(instance: str, records: list[DecisionRecord]) -> Table:
             inert(", ".join(record.clips)),
         )
     return table
+
+
+def _last_words(records: list[DecisionRecord]) -> TextType:
+    """Of the newest round: the split in points, as everywhere else, and what a reason of one word cannot say."""
+    if not records:
+        return "none yet"
+    usable, message = _said(records[-1], "observation", "usable_bytes"), _said(records[-1], "round", "message")
+    known = isinstance(usable, int | float) and 0 < usable < float("inf")
+    words = [f"EMB {100 * records[-1].target_emb_bytes / usable:.1f} points of usable HBM"] if known else []
+    words += [message] if isinstance(message, str) and message else []
+    return inert(f"#{records[-1].sequence}: {'; '.join(words)}") if words else ""
+
+
+def _said(record: DecisionRecord, part: str, name: str) -> Any:
+    found = record.inputs.get(part)
+    return found.get(name) if isinstance(found, dict) else None

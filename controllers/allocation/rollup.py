@@ -20,6 +20,7 @@ from controllers.allocation.rollout_words import policy_rolled_back
 from controllers.allocation.verdicts import policy_problem
 from controllers.announce import Announcement, announcements, moved_on
 from controllers.lookup import Found
+from controllers.model_lookup import ModelUnusable
 from controllers.pace import wait_before_write
 from controllers.rounding import steady_latency
 from controllers.runtime.conditions import (
@@ -114,6 +115,8 @@ def pool_policy_healthy(view: PoolView, rollout: PoolRollout | None = None) -> C
             reason = Counter(bad.values()).most_common(1)[0][0]
             listed = few([f"{name} ({why})" for name, why in sorted(bad.items())])
             message = f"{len(bad)} of {len(words)} instances: {listed}"
+            if isinstance(view.model, ModelUnusable) and view.model.reason == reason:
+                message += f"; {view.model.why}"
             return Condition("PolicyHealthy", "False" if status == "False" else "Unknown", reason, message)
     if not words:
         return Condition("PolicyHealthy", "Unknown", "Pending", "the pool has no instance yet")

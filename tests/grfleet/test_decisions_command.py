@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -137,3 +138,32 @@ def test_the_table_shows_whole_words_in_eighty_columns() -> None:
     text = console.export_text()
     for word in ("MissRatioCurve", "Anchor", "EstimateNotTrusted", "2.00", "3.00", "EMB in GiB"):
         assert word in text
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        (
+            {"observation": {"usable_bytes": 4 << 30}, "round": {"message": "load_trend is 3"}},
+            "#7: EMB 75.0 points of usable HBM; load",
+        ),
+        ({"round": {"message": "the engine is silent"}}, "#7: the engine is silent"),
+        *(
+            ({"observation": {"usable_bytes": usable}, "round": 3}, None)
+            for usable in (0, -1, float("nan"), float("inf"), "4", None)
+        ),
+        ({"observation": [], "round": {"message": 4}}, None),
+    ],
+)
+def test_below_the_table_stands_why_in_more_than_a_word_where_the_record_says_it(
+    inputs: dict[str, Any], said: str | None
+) -> None:
+    record = DecisionRecord(
+        sequence=7, clock_ms=1.0, strategy="Learned", layer="Anchor", reason="OutOfDistribution", clips=[], from_emb_bytes=1,
+        target_emb_bytes=3 << 30, applied=True, inputs=inputs,
+    )  # fmt: skip
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(_table("ranker-0", [record]))
+    text = console.export_text()
+    assert ("#7" in text) is (said is not None)
+    assert said is None or " ".join(said.split()) in " ".join(text.split())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -15,6 +15,7 @@ from controllers.allocation.observe import PoolView
 from controllers.allocation.rollout import part_of
 from controllers.allocation.rollup import decide_rollup, pool_policy_healthy
 from controllers.lookup import Found, Lookup, NotFound
+from controllers.model_lookup import ModelUnusable
 from crds import GRInstance, GRServingPool, HBMPolicySpec
 from crds.hbm_policy import RolloutPhase
 from crds.instance import PolicySource
@@ -79,6 +80,15 @@ def test_a_strategy_on_trial_is_never_said_to_decide_on_all_instances(phase: Rol
     on_trial = phase in (RolloutPhase.MEASURING, RolloutPhase.CANARY, RolloutPhase.EXTENDED, RolloutPhase.INCONCLUSIVE)
     assert ("MissRatioCurve on 2 of 2 instances" in words.message) is on_trial
     assert ("see RolloutProgressing" in words.message) is on_trial
+
+
+@pytest.mark.parametrize("reason", ["ModelMissing", "ModelRefused"])
+def test_a_pool_whose_model_may_not_run_says_what_is_wrong_with_it(reason: Literal["ModelMissing", "ModelRefused"]) -> None:
+    seen = view(pool_object(), (("False", reason), ("True", "Settled")), (("False", "SecondWriter"), ("True", "Settled")))
+    model = ModelUnusable(reason=reason, why="there is no AllocatorModel team/split-9")
+    listed = f"2 of 2 instances: pool-0 ({reason}), pool-1 (SecondWriter)"
+    assert pool_policy_healthy(replace(seen, model=model)).message == f"{listed}; {model.why}"
+    assert pool_policy_healthy(seen).message == listed
 
 
 def test_a_policy_that_is_missing_is_said_once_for_the_pool() -> None:
