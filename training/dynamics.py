@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from policies.allocation.anchor import INDIFFERENT, CostColumns, predict_p99_ms
 from policies.allocation.features import PROBE_OFFSETS, Situation, features
+from policies.allocation.goals import SMOOTH_MS, SMOOTH_PER_VOLATILITY
 from policies.allocation.types import Bounds
 from training.curves import Floats, RowTables, at, held, held_at, of_an_age, row_misses, user_misses, window_of
 from training.estimates import KV_SIZE_CV2, Estimates
@@ -26,7 +27,6 @@ MOVE_COST = 1.0
 """Reward lost by moving all of usable once, in units of the logarithm of P99."""
 MOST_REGRET = 2.0
 """What a regret without end counts; a small one counts as it is."""
-SMOOTH_S, SMOOTH_PER_VOLATILITY = 1.0, 50.0  # as `policies.allocation.goals`; a test holds them together
 
 _DT_MS = 1000.0
 _GRID: Floats = np.arange(5, 96) / 100.0
@@ -196,7 +196,7 @@ class Instances:
         place = np.where(good, np.abs(_GRID - self.share[:, None]), np.inf).argmin(axis=1)
         self.anchor_share = _GRID[place]
         emb_volatility, kv_volatility = known.volatility(self.worlds)
-        tau_s = SMOOTH_S * (1.0 + SMOOTH_PER_VOLATILITY * np.maximum(emb_volatility, kv_volatility))
+        tau_s = SMOOTH_MS / 1000.0 * (1.0 + SMOOTH_PER_VOLATILITY * np.maximum(emb_volatility, kv_volatility))
         smoothed = self.smoothed + (self.anchor_share - self.smoothed) * -np.expm1(-1.0 / tau_s)
         self.smoothed = np.where(np.isnan(self.smoothed), self.anchor_share, smoothed)
         return Situation(

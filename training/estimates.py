@@ -11,13 +11,13 @@ import math
 import numpy as np
 
 from policies.allocation.anchor import CostColumns
+from policies.allocation.estimator import QUICK
+from policies.allocation.recovery import USUAL_MS
 from training.curves import POINTS, STEP, Floats, held
 from training.worlds import Ints, Worlds
 
 _MEMORY_S = 60.0
-_QUICK = 4.0
 _COST_MEMORY_S = 30.0
-_USUAL_S = 60.0
 _TURN = 0.15  # difference in miss ratio at one length of window beyond which the estimate begins anew
 _SLIP_MEMORY_S = 5.0
 _PRICES = len(CostColumns._fields)
@@ -69,7 +69,7 @@ class Estimates:
 
     def update(self, worlds: Worlds, emb: Floats, kv: Floats, rates: Floats, costs: Floats, draws: Floats) -> None:
         """Take in one second; arguments as those of `begin`, for all instances."""
-        slow, quick = math.exp(-1.0 / _MEMORY_S), math.exp(-_QUICK / _MEMORY_S)
+        slow, quick = math.exp(-1.0 / _MEMORY_S), math.exp(-QUICK / _MEMORY_S)
         self.emb += (emb - self.emb) * (1.0 - slow)
         self.kv += (kv - self.kv) * (1.0 - slow)
         self._emb_quick += (emb - self._emb_quick) * (1.0 - quick)
@@ -77,7 +77,7 @@ class Estimates:
         self._rates += (rates - self._rates) * (1.0 - slow)
         self._samples = self._samples * slow + _pace(worlds, costs)
         self._costs += (costs - self._costs) * (1.0 - math.exp(-1.0 / _COST_MEMORY_S))
-        self.usual_load += (costs[:, LOAD] - self.usual_load) * (1.0 - math.exp(-1.0 / _USUAL_S))
+        self.usual_load += (costs[:, LOAD] - self.usual_load) * (1.0 - math.exp(-1.0 / (USUAL_MS / 1000.0)))
         for side, (curve, fast) in enumerate(((self.emb, self._emb_quick), (self.kv, self._kv_quick))):
             turned = np.abs(fast - curve).max(axis=1) > _TURN
             curve[turned] = fast[turned]

@@ -46,5 +46,5 @@ def clamp_points(clamp_percent: NDArray[np.float64], volatility: NDArray[np.floa
         Greater volatility of the two curves, in miss ratio. A clamp around an anchor that is itself noise imports the noise, so
         the width grows with it, up to four times.
     """
-    widening = np.minimum(1.0 + _WIDEN_PER_VOLATILITY * volatility, _MOST_WIDENING)
-    return np.asarray(clamp_percent * widening, dtype=np.float64)
+    times = np.minimum(1.0 + _WIDEN_PER_VOLATILITY * volatility, _MOST_WIDENING)
+    return np.asarray(clamp_percent * times, dtype=np.float64)

@@ -20,7 +20,7 @@ from policies.allocation.types import Curve
 
 __all__ = ["ROWS_SPREAD", "USERS_SPREAD", "ReuseTimeEstimator", "mix64", "sample_mask"]
 
-_QUICK = 4.0  # the quick histogram forgets this many times faster
+QUICK = 4.0  # the quick histogram forgets this many times faster
 _QUICKEST = 16.0  # and this one, which only the watch for turns looks at
 _CHECK_MS = 1000.0
 USERS_SPREAD = math.inf
@@ -84,7 +84,7 @@ class ReuseTimeEstimator:
         self._steps_ms = np.diff(self._edges_ms)
         self._bins = bins
         self._table = AccessTable(entries=table_entries, decay_ms=decay_ms, bins=bins, shortest_ms=shortest_ms, log_step=log_step)
-        self._histograms = Histograms(bins=bins, decays_ms=(decay_ms, decay_ms / _QUICK, decay_ms / _QUICKEST))
+        self._histograms = Histograms(bins=bins, decays_ms=(decay_ms, decay_ms / QUICK, decay_ms / _QUICKEST))
         self._slow, self._quick, self._quickest = self._histograms.each
         self._watch = TurnWatch(edges_ms=self._edges_ms, sample_rate=sample_rate)
         self._first_ms: float | None = None

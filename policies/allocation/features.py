@@ -15,7 +15,8 @@ FEATURE_SPEC = "split-features-1"
 
 PROBE_OFFSETS = (-0.10, -0.05, 0.0, 0.05, 0.10)
 """Where the curves are probed, as shares of usable away from the split in force."""
-_HERE = 2  # the probe at the split in force
+HERE = PROBE_OFFSETS.index(0.0)
+"""Place of the probe at the split in force."""
 
 FEATURES = (
     "emb_share",
@@ -119,15 +120,15 @@ def features(s: Situation) -> NDArray[np.float32]:
     The one exception is a missing measured P99, which is no surprise: 0.
     """
     emb_miss, kv_miss, p99 = s.probe_emb_miss, s.probe_kv_miss, s.probe_p99_ms
-    here = np.maximum(p99[:, _HERE], _TINY_MS)
+    here = np.maximum(p99[:, HERE], _TINY_MS)
     steps = np.log(np.maximum(p99, _TINY_MS) / here[:, None])
-    row_ms = s.ms_per_emb_miss_row * emb_miss[:, _HERE]
+    row_ms = s.ms_per_emb_miss_row * emb_miss[:, HERE]
     rows_ms = s.emb_rows_per_request * row_ms
-    again = s.emb_rows_per_kv_miss_token * s.kv_tokens_per_request * kv_miss[:, _HERE]  # rows asked again because of KV misses
-    history_ms = s.kv_tokens_per_request * s.ms_per_kv_miss_token * kv_miss[:, _HERE] + again * row_ms
+    again = s.emb_rows_per_kv_miss_token * s.kv_tokens_per_request * kv_miss[:, HERE]  # rows asked again because of KV misses
+    history_ms = s.kv_tokens_per_request * s.ms_per_kv_miss_token * kv_miss[:, HERE] + again * row_ms
     service_ms = np.maximum(s.base_service_ms + rows_ms + history_ms, _TINY_MS)
-    emb_fall = np.maximum(emb_miss[:, _HERE] - emb_miss[:, _HERE + 1], 0.0)
-    kv_rise = np.maximum(kv_miss[:, _HERE + 1] - kv_miss[:, _HERE], 0.0)
+    emb_fall = np.maximum(emb_miss[:, HERE] - emb_miss[:, HERE + 1], 0.0)
+    kv_rise = np.maximum(kv_miss[:, HERE + 1] - kv_miss[:, HERE], 0.0)
     emb_gain_ms = (s.emb_rows_per_request + again) * s.ms_per_emb_miss_row * emb_fall
     token_ms = s.ms_per_kv_miss_token + s.emb_rows_per_kv_miss_token * row_ms
     kv_loss_ms = s.kv_tokens_per_request * token_ms * kv_rise
@@ -139,8 +140,8 @@ def features(s: Situation) -> NDArray[np.float32]:
         s.anchor_share - s.emb_share,
         s.smoothed_anchor_share - s.emb_share,
         np.log(here / np.maximum(s.anchor_p99_ms, _TINY_MS)),
-        emb_miss[:, _HERE],
-        kv_miss[:, _HERE],
+        emb_miss[:, HERE],
+        kv_miss[:, HERE],
         emb_fall,
         kv_rise,
         steps[:, 0],

@@ -37,8 +37,10 @@ from policies.allocation.types import (
 )
 from policies.measurement import Fresh
 
-_SMOOTH_MS = 1000.0  # time constant of the anchor's smoothing on a steady stream
-_SMOOTH_PER_VOLATILITY = 50.0  # and how much a volatile estimate lengthens it
+SMOOTH_MS = 1000.0
+"""Time constant of the anchor's smoothing on a steady stream."""
+SMOOTH_PER_VOLATILITY = 50.0
+"""How many times longer it is for each unit of volatility (miss ratio)."""
 _HILL_STEP = 0.03  # of usable
 
 
@@ -209,7 +211,7 @@ def _figures(
 ) -> tuple[float, ...]:
     """What the path reads beside the curves, in the order of `path.Figure`."""
     split, costs = observation.split, known.costs
-    tau_ms = _SMOOTH_MS * (1.0 + _SMOOTH_PER_VOLATILITY * known.volatility)
+    tau_ms = SMOOTH_MS * (1.0 + SMOOTH_PER_VOLATILITY * known.volatility)
     usual = usual_utilisation(state.burst)
     utilisation = observation.utilisation.value if isinstance(observation.utilisation, Fresh) else math.nan
     return (

@@ -19,13 +19,12 @@ from policies.allocation import core
 from policies.allocation.anchor import INDIFFERENT, CostColumns, predict_p99_ms, split_grid
 from policies.allocation.base import act, clamp_points, out_of_distribution
 from policies.allocation.core import Outcome
-from policies.allocation.features import PROBE_OFFSETS, Situation, features
+from policies.allocation.features import HERE, PROBE_OFFSETS, Situation, features
 from policies.allocation.model_file import Origin, TrainedModel
 from policies.allocation.types import Bounds, Curve
 
 MAX_SPLITS = 101
 """Splits tried: one a point of usable inside the bounds (91 between 5 and 95)."""
-_HERE = PROBE_OFFSETS.index(0.0)
 
 
 class Figure(IntEnum):
@@ -208,7 +207,7 @@ def evaluate_numpy(rows: PathRows, model: TrainedModel | None) -> PathResults:
     probes = current[:, None] + usable[:, None] * np.array(PROBE_OFFSETS)
     probes = np.minimum(np.maximum(probes, low[:, None]), high[:, None])
     emb_miss, kv_miss, p99 = _predict(rows, np.concatenate((grid, probes), axis=1))
-    tried, here = p99[:, :MAX_SPLITS], p99[:, MAX_SPLITS + _HERE]
+    tried, here = p99[:, :MAX_SPLITS], p99[:, MAX_SPLITS + HERE]
     best = _nearest_good(grid, tried, current)
     each = np.arange(len(f))
     anchor, anchor_p99 = grid[each, best], tried[each, best]

@@ -14,7 +14,7 @@ from enum import StrEnum
 import msgspec
 
 _QUICK_MS = 1958.0  # time constant at which a step a second has weight 0.4
-_USUAL_MS = 60_000.0
+USUAL_MS = 60_000.0  # time constant of what is usual
 _SIGMAS = 4.0
 _LEAST_SEEN_MS = 15_000.0  # before that, nothing is usual yet
 _NEW_LEVEL_MS = 180_000.0  # a burst that lasts this long is none
@@ -108,7 +108,7 @@ def watch(state: BurstWatch, *, utilisation: float, dt_ms: float, now_ms: float,
     if state.phase is Phase.BURST and now_ms - state.since_ms >= _NEW_LEVEL_MS:
         return msgspec.structs.replace(moved, usual=quick)
     # At first all that was seen counts alike; later the past fades.
-    learn = max(1.0 - math.exp(-dt_ms / _USUAL_MS), dt_ms / moved.seen_ms)
+    learn = max(1.0 - math.exp(-dt_ms / USUAL_MS), dt_ms / moved.seen_ms)
     off = x - state.usual
     return msgspec.structs.replace(
         moved,
