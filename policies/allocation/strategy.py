@@ -76,6 +76,8 @@ def decide(
         return _hold(inputs, state, reason or Reason.MISSING_DATA)
     base = _base_bytes(split, state, observation)
     goal = goal_of(observation, view, intent, state, base_bytes=base, dt_ms=dt_ms, model=model) if reason is None else None
+    if goal is not None and not math.isfinite(goal.emb_bytes):
+        return _hold(inputs, state, Reason.NOT_A_NUMBER)
     if goal is not None:
         state = _remember(state, goal)
         if _freezes(goal, intent, state):

@@ -343,3 +343,31 @@ def replace_view(i: DecisionInputs, view: EstimatorView) -> DecisionInputs:
 def test_models_of_the_tests_differ_in_their_digest():
     assert example_model(seed=1).sha256 != example_model(seed=2).sha256
     assert replace(MODEL, sha256="x").sha256 == "x"
+
+
+_COSTS = tuple(example_inputs().view.costs.__struct_fields__[:8])
+_FACTS = ("samples", "age_ms", "window_ms", "memory_ms", "volatility", "size_cv2", "miss_ratio", "capacity_bytes")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e300, -1.0])
+@pytest.mark.parametrize("name", [*_COSTS, *(f"{side}.{fact}" for side in ("emb", "kv") for fact in _FACTS)])
+def test_no_figure_of_a_view_can_stop_a_decision_or_lead_it_out_of_the_pool(name, value):
+    i = _inputs()
+    side, _, fact = name.rpartition(".")
+    if not side:
+        view = msgspec.structs.replace(i.view, costs=msgspec.structs.replace(i.view.costs, **{fact: value}))
+    else:
+        curve = getattr(i.view, side)
+        if fact in ("miss_ratio", "capacity_bytes"):
+            fact, value = f"packed_{fact}", np.full_like(getattr(curve, fact), value).tobytes()
+        view = msgspec.structs.replace(i.view, **{side: msgspec.structs.replace(curve, **{fact: value})})
+    for strategy in Strategy:
+        intent, state = msgspec.structs.replace(i.intent, strategy=strategy), i.state
+        with np.errstate(all="ignore"):
+            for turn in range(3):
+                decision, state = decide(i.observation, view, intent, state, i.now_ms + 1000.0 * turn, MODEL)
+                assert decision.target_emb_bytes is not None
+                assert 0 < decision.target_emb_bytes < USABLE
+                assert all(map(np.isfinite, (state.residual_points, state.last_action, state.slew_credit_bytes)))
+            decision, _ = decide(i.observation, i.view, intent, state, i.now_ms + 4000.0, MODEL)
+        assert decision.layer is not Layer.HOLD, "good figures decide again at once"
