@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from documented import blocks, commands, named_in_first_cells, read
+from documented import EXAMPLES, blocks, commands, named_in_first_cells, read
 from example_models import model_bytes
 from integration_fleet import Fleet
 from runtime_operator import OperatorProcess
@@ -67,12 +67,16 @@ def test_the_commands_on_the_page_bring_a_model_in_and_its_policy_names_it(
     (policy,) = blocks(NAME, "yaml")
     assert HBMPolicy.parse(yaml.safe_load(policy)).spec.learned.model == "split-1"
     shell("kubectl apply --server-side -f -", policy)
+    pool = yaml.safe_load((EXAMPLES / "pool.yaml").read_text())
+    shell("kubectl apply --server-side -f -", yaml.safe_dump({**pool, "metadata": {"name": "ranker"}}))
     said = {command: shell(command) for command in commands(NAME)}
     assert list(said) == [
         "grfleet model verify split-1.safetensors",
         "grfleet model push split-1.safetensors",
         "kubectl wait --for=condition=Verified amod/split-1",
         "grfleet model list",
+        """kubectl patch grp/ranker --type=merge --patch '{"spec":{"policies":{"hbm":"learned"}}}'""",
+        """kubectl patch hbmp/learned --type=merge --patch '{"spec":{"strategy":"MissRatioCurve"}}'""",
     ]
     assert "split-features-1" in said["grfleet model verify split-1.safetensors"]
     assert said["grfleet model list"].splitlines()[1].split()[:4] == ["split-1", "True", "Verified", "False"]
