@@ -25,6 +25,7 @@ TESTED_ELSEWHERE = {
     for page in (
         *("install", "contract", "agent", "first-pool", "first-pods", "images", "operations", "pools", "scaling", "traces"),
         *("decision-core", "fleet", "rollout", "simulator", "tiers", "training"),
+        "models",
     )
 }
 
