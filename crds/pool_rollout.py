@@ -17,6 +17,7 @@ from crds.types import ApiModel, DecimalString, ListMap, ObjectName, PercentStri
 
 MOST_CANARIES = 100
 MOST_CONTROLS = 32
+MOST_SOAKED_SECONDS = 10_000_000
 
 Revision = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$", min_length=16, max_length=16)]
 
@@ -87,7 +88,7 @@ class PoolRollout(ApiModel):
     """The policy that asks for the change."""
     since: Time | None = None
     """When the phase began, or the clock went on after a pause; absent while the clock stands."""
-    soaked_seconds: Annotated[int, Strict(), Field(ge=0, le=10_000_000)] = 0
+    soaked_seconds: Annotated[int, Strict(), Field(ge=0, le=MOST_SOAKED_SECONDS)] = 0
     """Seconds that the canaries had the change before `since`."""
     stable: PolicyPart
     """What the others run meanwhile, and all after a rollback; the change itself once it is complete."""

@@ -25,7 +25,7 @@ from controllers.model_lookup import ModelFound
 from controllers.runtime.conditions import Condition, conditions_of, find_condition
 from controllers.runtime.resources import Object, uid_of
 from crds.hbm_policy import RolloutPhase
-from crds.pool_rollout import PolicyPart, PoolRollout
+from crds.pool_rollout import MOST_SOAKED_SECONDS, PolicyPart, PoolRollout
 from policies.rollout.groups import Groups, Member, choose
 from policies.rollout.phases import ALONE_FACTOR, Phase, Soak, next_phase
 from policies.rollout.risk import needs_canaries
@@ -225,7 +225,7 @@ def _paused(view: PoolView, stands: PoolRollout | None, trial: Trial, *, now: da
     if stands is None or stands.phase not in GOING_ON:
         return Step(rollout=stands, condition=_standing(view) if stands is not None else None)
     if stands.since is not None and stands.phase in TRYING:
-        soaked = round(trial.soaked_seconds(stands, now=now, now_s=now_s))
+        soaked = min(round(trial.soaked_seconds(stands, now=now, now_s=now_s)), MOST_SOAKED_SECONDS)
         stands = stands.model_copy(update={"since": None, "soaked_seconds": soaked})
     return Step(rollout=stands, condition=words.paused(stands))
 

@@ -118,6 +118,23 @@ def test_whatever_stands_in_the_status_a_trial_goes_on_and_a_brake_ends_it(
     assert set(world.strategies().values()) == {"MissRatioCurve"}
 
 
+@pytest.mark.parametrize("since", ["0001-01-01T00:00:00Z", "2025-01-01T00:00:00Z", "9999-12-31T23:59:59Z"])
+def test_a_trial_that_nobody_ended_for_months_can_be_paused_and_goes_on(since: str) -> None:
+    world = _running(World(count=4))
+    world.ask(learned("a"))
+    world.step()
+    world.pool["status"]["rollout"] |= {"phase": "Inconclusive", "since": since, "soakedSeconds": 9_999_990}
+    world.lead_anew()
+    world.turn(3)
+    world.pause()
+    world.turn(3)
+    assert (world.progress["reason"], world.rollout["phase"]) == ("PausedByUser", "Inconclusive")
+    assert world.rollout["soakedSeconds"] <= 10_000_000
+    world.pause(False)
+    world.turn(3)
+    assert world.progress["reason"] == "Inconclusive"
+
+
 def test_from_one_change_to_the_next_and_back_in_a_row_only_what_was_stable_stays() -> None:
     world = _running(World(count=6), CLIMB)
     stable = set(world.strategies().values())
