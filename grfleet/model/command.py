@@ -69,7 +69,7 @@ def verify(
         else:
             typer.echo(f"model verify: {error}", err=True)
         raise typer.Exit(1) from error
-    typer.echo(json.dumps({"file": str(file), "ok": True, **facts}) if as_json else "\n".join(as_lines(facts)))
+    typer.echo(_json({"file": str(file), "ok": True, **facts}) if as_json else "\n".join(as_lines(facts)))
 
 
 @app.command(name="list")
@@ -101,6 +101,11 @@ def list_models(
         typer.echo("no AllocatorModels here; `grfleet model push FILE` makes one, -A looks everywhere", err=True)
     else:
         Console(width=None if sys.stdout.isatty() else 200).print(table_of(rows, namespaces=everywhere))
+
+
+def _json(facts: dict[str, object]) -> str:
+    """Facts as JSON for every reader: null for what is not a number, of which only Python's own would know what to make."""
+    return json.dumps(json.loads(json.dumps(facts), parse_constant=lambda _: None))
 
 
 def _checked(file: Path, *, sha256: str | None = None) -> bytes:

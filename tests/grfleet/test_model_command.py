@@ -67,6 +67,20 @@ def test_a_bad_file_is_refused_in_one_line_with_the_reason(file: Path, data: byt
     assert (answered.exit_code, json.loads(answered.stdout)["ok"]) == (1, False)
 
 
+def test_whatever_a_file_says_of_itself_programs_can_read_it(file: Path) -> None:
+    scores = [{"name": "\ud800", "value": float("nan"), "unit": "\x00"}, {"name": "far", "value": float("inf")}]
+    file.write_bytes(model_bytes(1, scores=scores, training={"loss": [float("-inf")], "text": "\udfff"}))
+    said = run("verify", str(file), "--json")
+    assert said.exit_code == 0
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    facts = json.loads(said.stdout, parse_constant=refuse)
+    assert [score["value"] for score in facts["scores"]] == [None, None]
+    assert run("verify", str(file)).exit_code == 0
+
+
 def test_a_file_that_is_not_there_is_wrong_usage(tmp_path: Path) -> None:
     assert run("verify", str(tmp_path / "none")).exit_code == 2
     assert run("push", str(tmp_path)).exit_code == 2
