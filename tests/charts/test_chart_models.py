@@ -44,6 +44,39 @@ def rendered(helm: Helm, chart: Path, *flags: str, served: tuple[str, ...] = SER
     return [each for each in yaml.load_all(done.stdout, Loader=yaml.CSafeLoader) if each]
 
 
+def notes(helm: Helm, chart: Path, *flags: str, served: tuple[str, ...] = SERVED) -> str:
+    """What an installation prints; `helm template` renders templates only, so it becomes one."""
+    (chart / "templates" / "NOTES.txt").replace(chart / "templates" / "notes.yaml")
+    done = helm.run(
+        "template", "mine", str(chart), "-n", "ours", *served, *flags, "--show-only", "templates/notes.yaml", "--debug"
+    )
+    assert "is installed in namespace ours" in done.stdout, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "shown"),
+    [
+        ((), True),
+        (("--set=policies.create=false",), False),
+        (("--set=policies.hbm.strategy=Learned,policies.hbm.learned.model=split-7",), False),
+    ],
+)
+def test_the_notes_say_how_the_default_policy_runs_the_model_while_it_does_not(
+    helm: Helm, shipping: Path, flags: tuple[str, ...], shown: bool
+) -> None:
+    said = notes(helm, shipping, *flags)
+    assert "kubectl get amod --namespace ours" in said
+    assert ("--set policies.hbm.strategy=Learned,policies.hbm.learned.model=split-7" in said) is shown
+
+
+@pytest.mark.parametrize("created", ["true", "false"])
+def test_where_the_kinds_are_new_the_notes_name_the_run_that_brings_the_model(helm: Helm, shipping: Path, created: str) -> None:
+    said = notes(helm, shipping, f"--set=policies.create={created}", served=MONITORED)
+    assert "trained model of this release is not there yet" in said
+    assert said.count("helm upgrade mine") == 1
+
+
 def test_a_shipped_model_becomes_an_allocator_model_with_its_bytes_beside_it(helm: Helm, shipping: Path) -> None:
     objects = rendered(helm, shipping)
     source, model = the(objects, "ConfigMap", "grfleet-model-split-7"), the(objects, "AllocatorModel")
