@@ -29,6 +29,7 @@ from contract.agent import Intent
 from contract.agent_client import AgentClient
 from contract.engine import ItemPopularity, RankRequest
 from contract.engine_client import EngineClient
+from policies.allocation.model_file import digest_of
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = ROOT / "policies" / "models" / "split-1.safetensors"
@@ -176,7 +177,7 @@ def _results(costs: Sequence[Cost], idles: Sequence[Cost], per_s: dict[str, floa
 async def _intend(url: str) -> None:
     """Let the shipped model decide, within its clamp."""
     now, model = int(time.time()), MODEL.read_bytes()
-    digest = hashlib.sha256(model).hexdigest()
+    digest = digest_of(model)
     spec = {
         "strategy": "Learned",
         "modelRef": {"name": MODEL.stem, "sha256": digest},
