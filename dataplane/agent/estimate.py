@@ -135,7 +135,10 @@ class Estimators:
         return (batches[0] if len(batches) == 1 else np.concatenate(batches)), 0 if first else lost_in_all
 
     def _begin(self, reading: Reading, *, waited_ms: float) -> None:
-        """Go on after a restart of the engine: same knowledge, shifted clock; or start over when its units changed."""
+        """Go on after a restart of the engine: same knowledge, shifted clock; or start over when its units changed.
+
+        A clock that fell without a restart is shifted too: until it is where it was, nothing would fade and no rate be right.
+        """
         if reading.describe is not self._described:
             self._described, self._prior = reading.describe, _prior(reading.describe)
         shape = _shape(reading.describe)
@@ -150,7 +153,7 @@ class Estimators:
             )
             self._costs = CostMemory()
             self._shift_ms = self._now_ms - reading.now.clock_ms
-        elif reading.restarted:
+        elif reading.restarted or reading.now.clock_ms + self._shift_ms < self._now_ms:
             self._shift_ms = self._now_ms + max(waited_ms, 0.0) - reading.now.clock_ms
 
 
