@@ -54,10 +54,14 @@ class UnusableFile(ValueError):
 
 def replay(
     file: Annotated[
-        Path, typer.Argument(help="Records as `grfleet decisions INSTANCE --json` prints them; - reads standard input.")
+        Path,
+        typer.Argument(
+            help="Records as `grfleet decisions INSTANCE --json` prints them; - reads standard input.", metavar="FILE"
+        ),
     ],
     model: Annotated[
-        list[Path] | None, typer.Option(help="File of an allocator model that the records name; may be given again.")
+        list[Path] | None,
+        typer.Option(help="File of an allocator model that the records name; may be given again.", metavar="FILE"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a record instead of text.")] = False,
 ) -> None:

@@ -33,7 +33,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object instead of
 @takes_kube_flags
 def push(
     file: ModelFile,
-    name: Annotated[str, typer.Option(help="Name of the AllocatorModel. [default: that of the file]", metavar="NAME")] = "",
+    name: Annotated[str, typer.Option(help="Name of the AllocatorModel; default: that of the file.", metavar="NAME")] = "",
     *,
     kube: KubeFlags,
 ) -> None:

@@ -1,8 +1,10 @@
 """docs/cli.md names every column, command and flag there is, and none that there is not."""
 
 import re
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import typer
 from typer.testing import CliRunner
@@ -44,3 +46,20 @@ def test_every_flag_about_the_cluster_is_named() -> None:
 def test_the_version_is_that_of_the_package() -> None:
     said = CliRunner().invoke(app, ["--version"])
     assert (said.exit_code, said.stdout.strip()) == (0, metadata.version("grfleet"))
+
+
+def commands_below(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command of the program with the words that call it, groups included."""
+    yield words, command
+    for name, each in getattr(command, "commands", {}).items():
+        yield from commands_below(each, (*words, name))
+
+
+def test_the_help_of_every_flag_is_shown_whole() -> None:
+    lost = []
+    for words, command in commands_below(typer.main.get_command(app)):
+        shown = " ".join(
+            CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "600", "TERMINAL_WIDTH": "600"}).stdout.split()
+        )
+        lost += [(*words, each.name) for each in command.params if " ".join((each.help or "").split()) not in shown]
+    assert lost == []  # words in square brackets are markup, which is not shown
