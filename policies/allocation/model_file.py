@@ -27,6 +27,7 @@ HIDDEN = 64
 MOST_DEVIATIONS = 8.0
 """Normalised features are cut here before the network, to either side."""
 _LARGEST_SUM = 1e37  # float32 ends at 3.4e38; sums in any order stay below it
+_LONGEST_MESSAGE = 600
 _HEADER_KEY = "grfleet"
 _INPUTS = len(FEATURES)
 SHAPES: Mapping[str, tuple[int, ...]] = {
@@ -61,7 +62,10 @@ class ModelRefused(ValueError):
     """The bytes are not a model that this release runs; `reason` is the kind of fault, the text says what to do."""
 
     def __init__(self, reason: ModelRefusal, message: str) -> None:
-        super().__init__(message)
+        plain = "".join(
+            each if each.isprintable() else " " for each in message
+        )  # it may quote the file, which is not to be trusted
+        super().__init__(plain if len(plain) <= _LONGEST_MESSAGE else plain[: _LONGEST_MESSAGE - 3] + "...")
         self.reason = reason
 
 

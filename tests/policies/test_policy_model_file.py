@@ -160,6 +160,34 @@ def test_what_is_taken_answers_with_numbers_on_all_features_that_are_numbers(see
         assert np.isfinite(act(model, x)).all()
 
 
+def _with_tensor(name: str, **changes) -> bytes:
+    """A file with one more array, of which the header says something that cannot be."""
+    good = _file()
+    end = 8 + int.from_bytes(good[:8], "little")
+    header = json.loads(good[8:end])
+    header[name] = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4], **changes}
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + good[end:]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        _file(header={"format": "\x1b[2J" * 1000}),
+        _file(header={"featureSpec": "\ud800\u202e" * 1000}),
+        _file(header={"refillModes": {"\x1b[2J": "\x07"}}),
+        _file(arrays={"\x1b]0;owned\x07" * 1000: np.zeros(1, dtype=np.float32)}),
+        _with_tensor("\x1b]0;owned\x07", data_offsets=[10**9, 10**9 + 4]),
+        _with_tensor("w4", dtype="\x1b[2J\n" * 1000),
+    ],
+)
+def test_a_refusal_is_one_line_that_steers_no_terminal_whatever_the_file_has_in_it(data):
+    with pytest.raises(ModelRefused) as caught:
+        read_model(data)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) <= 600
+
+
 def test_nothing_is_written_that_would_not_be_read():
     arrays = example_model_arrays(seed=1)
     arrays["w2"] = np.full(SHAPES["w2"], np.nan, dtype=np.float32)
