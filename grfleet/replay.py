@@ -73,7 +73,7 @@ def replay(
         models = _models(model or [])
         results = [_again(line, record, models) for line, record in _records(file)]
     except (UnusableFile, OSError) as error:
-        typer.echo(f"replay: {error}", err=True)
+        typer.echo(f"replay: {inert(str(error)).plain}", err=True)
         raise typer.Exit(2) from error
     if as_json:
         for result in results:

@@ -244,6 +244,28 @@ async def test_what_is_not_a_number_in_a_record_is_not_a_number_again(tmp_path: 
     assert (code, output.strip()) == (0, "1 same")
 
 
+@pytest.mark.parametrize("shown", [(), ("--json",)])
+@pytest.mark.parametrize(
+    "bent",
+    [
+        {"inputs": {"round": {"guest": {"\x1b[2J": "\x9b2J"}, "kernel": "\x1b]0;owned\x07", "policyReason": "\x1b[2J"}}},
+        {"inputs": {"intent": {"strategy": "\x1b]0;owned\x07"}}},
+        {"inputs": {"intent": {"learned": {"model_sha256": "\x1b[2J"}, "strategy": "Learned"}, "round": {"guest": "\x1b[2J"}}},
+        {"reason": "\x1b[2J", "clips": ["\x1b[2J"]},
+    ],
+)
+async def test_what_a_record_says_steers_no_terminal(bent: dict[str, Any], shown: tuple[str, ...], tmp_path: Path) -> None:
+    record = json.loads(msgspec.json.encode((await _records(rounds=30))[-1]))
+    inputs = record["inputs"]
+    for name, value in bent.get("inputs", {}).items():
+        inputs[name] = inputs[name] | value
+    path = tmp_path / "records.jsonl"
+    path.write_text(json.dumps(record | bent | {"inputs": inputs}) + "\n")
+    code, output = _replay(path, *shown)
+    assert code in (1, 2)
+    assert not {"\x1b", "\x07"} & set(output)
+
+
 def test_a_record_that_is_nested_without_end_is_no_record(tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
     path.write_text(
