@@ -283,6 +283,9 @@ KIND = Kind(
         Column("Reason", condition_path("Ready", "reason"), "Why Ready has its value."),
         Column("Settled", ".status.instances.settled", "Instances at their target split.", "integer", priority=1),
         Column("Table", ".status.tableGeneration", "Generation of the routing table.", "integer", priority=1),
+        Column(
+            "Policy", condition_path("PolicyHealthy", "reason"), "Whether the wanted strategy decides, or why not.", priority=1
+        ),
         Column("Rollout", ".status.rollout.phase", "How far a change of strategy or model has come.", priority=1),
         Column("Model", ".spec.model.name", "Served model.", priority=1),
         Column("Version", ".spec.model.version", "Model version.", priority=1),
