@@ -77,5 +77,5 @@ def binary_of(config_map: Object, ref: ConfigMapKeyRef) -> bytes | None:
     """What stands under the key in binaryData; None when nothing does."""
     try:
         return base64.b64decode((config_map.get("binaryData") or {})[ref.key], validate=True)
-    except (KeyError, ValueError, binascii.Error):
+    except (KeyError, TypeError, ValueError, binascii.Error):  # TypeError: null, as the API server has it for no bytes
         return None

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from loop_objects import instance_object, pool_object
 
-from controllers.model_bytes import KEPT, RETRY_SECONDS, ModelBytes
+from controllers.model_bytes import KEPT, RETRY_SECONDS, ModelBytes, binary_of
 from controllers.models.controller import ModelsLoop
 from controllers.models.observe import BROKEN_RECHECK_SECONDS, RECHECK_SECONDS
 from controllers.models.verify import api_scores, verify
@@ -28,6 +28,7 @@ from controllers.runtime.resources import ALLOCATOR_MODELS, CONFIG_MAPS, INSTANC
 from controllers.runtime.ssa import already_applied
 from controllers.runtime.store import EventType, Store, WatchEvent
 from crds import AllocatorModel, AllocatorModelSpec
+from crds.allocator_model import ConfigMapKeyRef
 from crds.reasons import reasons_of
 from policies.allocation.model_file import SHAPES, ModelRefusal, Score, digest_of
 
@@ -217,6 +218,12 @@ def test_whatever_scores_a_file_has_the_status_is_one_that_the_api_takes(scores:
     body = model_object()
     body["status"] = {"scores": api_scores(scores)}
     AllocatorModel.parse(body)
+
+
+@pytest.mark.parametrize("stands", [None, 5, "%%%%", "é", "AAAA AAAA"])
+def test_a_key_that_holds_no_bytes_counts_as_missing(stands: object) -> None:
+    ref = ConfigMapKeyRef(name="m")
+    assert binary_of({"binaryData": {ref.key: stands}}, ref) is None
 
 
 @pytest.mark.parametrize(
