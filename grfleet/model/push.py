@@ -103,6 +103,8 @@ def _refuse_another_digest(stored: Object | None, where: Key, sha256: str) -> No
 
 
 def _refuse_other_bytes(found: Object, where: Key, name: str, data: bytes) -> None:
+    if found["metadata"].get("deletionTimestamp"):
+        raise Failed(f"ConfigMap {where} is being deleted; wait until it is gone")
     labels = found["metadata"].get("labels") or {}
     same = binary_of(found, ConfigMapKeyRef(name=where.name, key=KEY)) == data
     if labels.get(MODEL_LABEL) != name and not same:

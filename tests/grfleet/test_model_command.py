@@ -13,10 +13,11 @@ from kubeconfigs import kubeconfig_of
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
+from controllers.runtime.resources import Key
 from grfleet.access import Failed
 from grfleet.cli import app
 from grfleet.model.listing import row_of, table_of
-from grfleet.model.push import model_name
+from grfleet.model.push import KEY, MODEL_LABEL, _refuse_other_bytes, model_name
 from policies.allocation.model_file import MAX_FILE_BYTES, digest_of
 
 SCORES = ({"name": "trend-gain", "value": 12.5, "unit": "percent"},)
@@ -99,6 +100,22 @@ def test_nothing_is_sent_for_a_file_that_is_no_model_or_a_name_that_cannot_be(fi
     assert (refused.exit_code, "--name" in refused.stderr) == (1, True)
     file.write_bytes(b"nothing")
     assert "NotAModel" in run("push", str(file), kubeconfig=nowhere).stderr
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {"metadata": {}, "binaryData": {KEY: "eHg="}},
+        {"metadata": {}, "binaryData": {KEY: None}},
+        {"metadata": {"labels": None}, "data": {"theirs": "text"}},
+        {"metadata": {"labels": {MODEL_LABEL: "other"}}, "binaryData": {KEY: "eHg="}},
+        {"metadata": {"labels": {MODEL_LABEL: "m"}}, "binaryData": {KEY: "eHg="}, "immutable": True},
+        {"metadata": {"labels": {MODEL_LABEL: "m"}, "deletionTimestamp": "2026-01-01T00:00:00Z"}, "binaryData": {KEY: "YWJj"}},
+    ],
+)
+def test_no_bytes_are_written_over_a_config_map_that_is_somebody_elses_fixed_or_on_its_way_out(found: dict[str, Any]) -> None:
+    with pytest.raises(Failed, match=r"team/grfleet-model-m"):
+        _refuse_other_bytes(found, Key("team", "grfleet-model-m"), "m", b"abc")
 
 
 @pytest.mark.parametrize("words", [("push", "FILE"), ("list",), ("list", "-A")])
