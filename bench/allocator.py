@@ -216,7 +216,8 @@ def _finish(found: dict[str, Any], *, quick: bool, as_json: bool, seed: int) -> 
     title = ROWS[SHIPPED].title if found["setting"]["model"] else ROWS["anchor"].title
     notes = (
         f"Figures of the row `{title}`; min and max are 95 % bootstrap intervals over episodes. P99 is the mean of the P99s of "
-        f"{WINDOW_S:g} s windows, which the oracle minimises. docs/results/allocator.md has every row."
+        f"{WINDOW_S:g} s windows, which the oracle minimises. A share of the oracle's gain stands only where that can be told "
+        "from nothing. docs/results/allocator.md has every row."
     )
     publish("allocator", goals(found), seed=seed, quick=quick, as_json=as_json, notes=notes)
     if quick:

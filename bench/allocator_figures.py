@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.allocator_runs import Figures
+from bench.allocator_site import START_UP_S, WINDOW_S
 
 RESAMPLED = 10_000
 LEVEL = 95.0
@@ -39,8 +40,11 @@ def interval(values: Floats, *, seed: int = 0) -> Interval:
 
 
 def share(gains: Floats, possible: Floats, *, seed: int = 0) -> Interval | None:
-    """Return what share of the possible gain was had, in percent: a ratio of means, resampled together; None of nothing."""
-    if not possible.any():
+    """Return what share of the possible gain was had, in percent: a ratio of means, resampled together.
+
+    None where the possible gain cannot be told from nothing: then a share of it says nothing either.
+    """
+    if interval(possible, seed=seed).low <= 0.0:
         return None
     chosen = _chosen(len(gains), seed)
     means, most = gains[chosen].mean(axis=1), possible[chosen].mean(axis=1)
@@ -109,7 +113,9 @@ def oracle_words(episodes: Sequence[Episode]) -> dict[str, Any]:
         "confirmedGainPercent": mean("confirmedGainPercent"),
         "replayedGainPercent": interval(-above(episodes, "oracle", "static-best")).plain(),
         "staticPercent": [int(value) for value in np.percentile([each["staticPercent"] for each in hindsight], [0, 50, 100])],
-        "movesPoints": _round(float(np.mean([np.ptp(each["plannedPercents"][5:]) for each in hindsight]))),
+        "movesPoints": _round(
+            float(np.mean([np.ptp(each["plannedPercents"][int(START_UP_S // WINDOW_S) :]) for each in hindsight]))
+        ),
         "busyPercent": _round(float(column(episodes, "static-best", "busyPercent").mean())),
         "requests": int(np.mean(column(episodes, "oracle", "requests"))),
         "clones": {

@@ -45,7 +45,7 @@ def test_a_share_of_the_gain_is_a_ratio_of_means_with_its_interval() -> None:
     gains, possible = np.array([1.0, 3.0, 2.0, 2.0]), np.array([2.0, 4.0, 2.0, 4.0])
     found = figures.share(gains, possible)
     assert found is not None
-    assert figures.share(gains, np.zeros(4)) is None
+    assert figures.share(gains, np.array([1.0, -1.0, 2.0, -2.0])) is None  # nothing to have a share of
     assert found.value == pytest.approx(100.0 * 8.0 / 12.0)
     assert found.low < found.value < found.high
 
