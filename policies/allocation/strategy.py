@@ -103,6 +103,7 @@ def _begin(
     split = observation.split
     if isinstance(split, SplitInForce) and split.start_id != state.start_id:
         state = AllocationState(start_id=split.start_id, goal_emb_bytes=state.goal_emb_bytes, burst=state.burst)
+    state = _on_the_pool(state, observation.usable_bytes)
     if intent is None:
         return state
     named = intent.learned.model_sha256 or ""
@@ -114,6 +115,16 @@ def _begin(
         )
         state = msgspec.structs.replace(state, burst=burst)
     return state
+
+
+def _on_the_pool(state: AllocationState, usable_bytes: int) -> AllocationState:
+    """State whose goal has the same share of a pool that has become smaller or larger: bytes of the old one say nothing."""
+    if usable_bytes <= 0 or usable_bytes == state.usable_bytes:
+        return state
+    goal = state.goal_emb_bytes
+    if goal is not None and state.usable_bytes > 0:
+        goal *= usable_bytes / state.usable_bytes
+    return msgspec.structs.replace(state, usable_bytes=usable_bytes, goal_emb_bytes=goal)
 
 
 def _remember(state: AllocationState, goal: Goal) -> AllocationState:

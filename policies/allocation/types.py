@@ -302,6 +302,8 @@ class AllocationState(msgspec.Struct, frozen=True, kw_only=True):
         The last target.
     goal_emb_bytes
         The smoothed anchor; None until the first trusted estimate, which is then taken over as it is.
+    usable_bytes
+        What the goal is a part of; when it changes, the goal keeps its share. 0 before the first decision.
     moving
         Whether a move is under way: the deadband applies only to its start.
     slew_credit_bytes
@@ -318,6 +320,7 @@ class AllocationState(msgspec.Struct, frozen=True, kw_only=True):
     decided_at_ms: float | None = None
     target_emb_bytes: int | None = None
     goal_emb_bytes: float | None = None
+    usable_bytes: int = 0
     moving: bool = False
     slew_credit_bytes: float = 0.0
     burst: BurstWatch = BurstWatch()
