@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
 
 import msgspec
 
-from contract.keys import SLOTS, slot_of, user_key
+from contract.keys import SLOTS, user_key
 from contract.table import InstanceState, RoutingTable, TableInstance, pack_slots
 from grfleet.client import PoolKey, Router, Sighting
 
@@ -67,10 +68,6 @@ def key_in_slot_of(name: str, router: Router) -> str:
     raise AssertionError(f"no user of {name}")
 
 
-def slot(key: str) -> int:
-    return slot_of(key)
-
-
 class Fed:
     """A source that says what it is given, then nothing more."""
 
@@ -82,9 +79,7 @@ class Fed:
     def label(self) -> str:
         return "a table by hand"
 
-    async def sightings(self):  # type: ignore[no-untyped-def]  # the port's type is long and says nothing here
-        import asyncio
-
+    async def sightings(self) -> AsyncGenerator[Sighting, None]:
         while self.seen:
             yield self.seen.pop(0)
         await asyncio.Event().wait()
