@@ -50,8 +50,8 @@ def run(*, quick: bool, as_json: bool, seed: int) -> None:
 
 
 _NOTES = (
-    f"{KEYS} users in turn, 32 instances unless said otherwise; each figure is the mean of a loop over them, its loop included, in
-    processor time; " f"baseline: {DICT} of the same run"
+    f"{KEYS} users in turn, 32 instances unless said otherwise; each figure is the mean of a loop over them, its loop included, "
+    f"in processor time; baseline: {DICT} of the same run"
 )
 _WITH_GOAL = ("pick, slots only", "pick, slots only, 1000 instances", f"pick, {HOT_USERS} hot users")
 
