@@ -72,7 +72,7 @@ def _loops(ids: Sequence[str], rng: random.Random) -> dict[str, Callable[[], Non
     def router(table: RoutingTable, *, hot: int = 0, failed: bool = False) -> Router:
         made = Router()
         made.accept(table)
-        names = [user_key(SECRET, f"hot {n}") for n in range(hot - hot // 40)] + keys[: hot // 40]  # a quarter of the keys
+        names = [user_key(SECRET, f"hot {n}") for n in range(hot - hot // 40)] + keys[: hot // 40]  # most of the keys below
         made.overrides.replace(HotUser(key, table.instances[n % 32].uid, 1e18) for n, key in enumerate(names))
         if failed:
             made.failed(table.instances[0].uid)

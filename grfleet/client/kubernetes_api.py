@@ -141,6 +141,8 @@ async def _bounded_lines(response: httpx.Response) -> AsyncIterator[bytes]:
                 yield line
         if len(rest) > MAX_ANSWER_BYTES:
             raise ProtocolViolation(f"watch: an event larger than {MAX_ANSWER_BYTES} bytes")
+    if rest.strip():
+        yield rest  # half an event, mostly: where it cannot be decoded, the end was no clean one
 
 
 class ServiceAccountAuth(httpx.Auth):

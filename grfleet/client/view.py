@@ -14,7 +14,7 @@ from contract.table import NOBODY, InstanceState, RoutingTable, unpack_slots
 SERVING = (InstanceState.READY, InstanceState.WARMING)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Pick:
     """The instance chosen for a user, with the generation of the table that said so."""
 

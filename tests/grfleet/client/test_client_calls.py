@@ -488,7 +488,7 @@ async def test_no_raw_user_id_gets_into_answers_errors_metrics_logs_or_the_clien
                 repr(client.pick(secret_user)),
                 repr(client.status()),
                 repr(vars(client)),
-                repr(client.router.overrides.entries),
+                repr(client.router.overrides.held.uids),
             ]
             shown += ["".join(traceback.format_exception(failed.value)), *a.users, *b.users, *problems, caplog.text]
     assert not [each for each in shown if secret_user in each]

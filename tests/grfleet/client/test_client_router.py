@@ -107,15 +107,15 @@ def test_overrides_never_exceed_their_bound_and_expired_ones_go_first(puts: list
     clock = HandClock()
     router = Router(clock=clock, most_overrides=most)
     for user, until_ms in puts:
-        alive = {k for k, entry in router.overrides.entries.items() if entry[1] > clock.now_ms}
+        alive = {k for k, end_ms in router.overrides.held.ends_ms.items() if end_ms > clock.now_ms}
         router.overrides.put(f"{user:032x}", "uid-a", until_ms=until_ms)
         assert len(router.overrides) <= most
         if len(alive) < most:
-            assert alive <= set(router.overrides.entries)
+            assert alive <= set(router.overrides.held.uids) == set(router.overrides.held.ends_ms)
         clock.now_ms += 10.0
     assert router.overrides.replace([override(f"{n:032x}", "uid-a", 1e9) for n in range(40)]) == min(most, 40)
     router.overrides.drop(f"{0:032x}")
-    assert f"{0:032x}" not in router.overrides.entries
+    assert f"{0:032x}" not in router.overrides
 
 
 def test_the_instance_of_an_earlier_answer_is_preferred_while_it_serves() -> None:
