@@ -83,7 +83,10 @@ class Client(Face):
         return self._thread.is_alive()
 
     def _follow(self) -> None:
-        asyncio.run(self._keep_current())
+        try:
+            asyncio.run(self._keep_current())
+        finally:
+            self._started.set()  # also where there could be no loop: who enters must not wait for ever
 
     async def _keep_current(self) -> None:
         self._loop = asyncio.get_running_loop()
