@@ -148,7 +148,7 @@ class AsyncClient(Face):
                         tried_twice = True
                         begin(second, hedge=True)
                     continue
-                for task in done:
+                for task in sorted(done, key=_no_answer):  # of two that end together, an answer counts
                     this = running.pop(task)
                     try:
                         answer = task.result()
@@ -174,6 +174,10 @@ class AsyncClient(Face):
         self._losers.discard(task)
         if not task.cancelled():
             task.exception()  # looked at, so that the loop does not complain of an error that nobody wants to know
+
+
+def _no_answer(task: asyncio.Task[Any]) -> bool:
+    return task.cancelled() or task.exception() is not None
 
 
 async def _as_coroutine(send: Callable[[Choice], Awaitable[Answer]], choice: Choice) -> Answer:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from grfleet.client.clock import Clock, monotonic_ms
 from grfleet.client.errors import AllFailed
@@ -179,7 +179,7 @@ class Client(Face):
                     tried_twice = True
                     running[self._begin(send, second)] = Try(second, self._clock(), hedge=True)
                 continue
-            for future in done:
+            for future in sorted(done, key=_no_answer):  # of two that end together, an answer counts
                 this = running.pop(future)
                 try:
                     answer = future.result()
@@ -210,3 +210,7 @@ class Client(Face):
             raise
         future.add_done_callback(lambda _: self._free.release())
         return future
+
+
+def _no_answer(future: "Future[Any]") -> bool:
+    return future.cancelled() or future.exception() is not None

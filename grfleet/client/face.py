@@ -4,6 +4,8 @@ import random
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from contract.errors import Unreachable
 from contract.table import RoutingTable
 from grfleet.client.clock import Clock, monotonic_ms
@@ -21,8 +23,7 @@ FAILURES: tuple[type[Exception], ...] = (InstanceFailed, Unreachable, OSError, T
 """What a `send` may raise to say that the instance failed and another one may be tried; everything else is the caller's own."""
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """Where a request goes, and as whose: the instance, the keyed hash of the user, and which key that is of."""
 
     instance: Pick

@@ -10,9 +10,17 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import httpx
 import msgspec
+from client_tables import SECRET
 
-from contract.table import RoutingTable
+from contract.keys import SLOTS, slot_of, user_key
+from contract.table import InstanceState, RoutingTable, TableInstance, pack_slots
+from grfleet.client import AsyncClient, Client
+from grfleet.client.face import FAILURES
+
+USER = "Ada Lovelace/42"
+HTTP_FAILURES = (*FAILURES, httpx.TransportError)
 
 
 @dataclass(frozen=True)
@@ -165,3 +173,29 @@ class ToyInstance:
             await self.gate.wait()
         await reply.whole(self.name.encode(), headers=f"x-gr-instance: {self.name}\r\n")
         self.finished += 1
+
+
+def fleet_table(addresses: dict[str, str], *, first: str) -> RoutingTable:
+    """A table in which the user of these tests belongs to `first`, and the other one is the next owner."""
+    names = sorted(addresses)
+    owner, other = names.index(first), names.index(next(name for name in names if name != first))
+    instances = [
+        TableInstance(name=n, uid=f"uid-{n}", address=addresses[n], weight_percent=100, state=InstanceState.READY) for n in names
+    ]
+    slots = [owner] * SLOTS
+    slots[(slot_of(user_key(SECRET, USER)) + 1) % SLOTS] = other
+    return RoutingTable(generation=1, instances=instances, slots=pack_slots(slots))
+
+
+@contextlib.asynccontextmanager
+async def two_instances() -> AsyncIterator[tuple[ToyInstance, ToyInstance, RoutingTable]]:
+    a, b = ToyInstance("a"), ToyInstance("b")
+    async with serving(a) as at_a, serving(b) as at_b:
+        yield a, b, fleet_table({"a": at_a, "b": at_b}, first="a")
+
+
+def learned(client: AsyncClient | Client, latency_ms: float = 1.0) -> None:
+    """As after many quick answers, with a full purse."""
+    for _ in range(100):
+        client._latencies.add(latency_ms)
+        client._budget.request()

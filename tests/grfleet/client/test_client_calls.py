@@ -5,63 +5,48 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.client
-import logging
+import json
 import threading
 import time
-import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from client_tables import KEY, SECRET, Fed, HandClock, table, tombstone
-from hypothesis import given
-from hypothesis import strategies as st
-from loopback_servers import ToyInstance, serving
+from client_tables import KEY, SECRET, Fed, table, tombstone
+from loopback_servers import (
+    HTTP_FAILURES,
+    USER,
+    Reply,
+    Request,
+    ScriptedApi,
+    ToyInstance,
+    event,
+    fleet_table,
+    learned,
+    play,
+    published,
+    serving,
+    two_instances,
+)
 
-from contract.keys import SLOTS, slot_of, user_key
-from contract.table import InstanceState, RoutingTable, TableInstance, pack_slots
+from contract.keys import user_key
+from contract.table import RoutingTable
 from grfleet.client import (
     AllFailed,
     AsyncClient,
-    BadUserId,
     Choice,
     Client,
-    ClientError,
     HedgePolicy,
     InstanceFailed,
     KeptMetrics,
-    KeyMismatch,
+    KubernetesSource,
     Metric,
     NoInstance,
-    PoolKey,
 )
-from grfleet.client.face import FAILURES, Try
-from grfleet.client.hedge import HedgeBudget, Latencies
 
-USER = "Ada Lovelace/42"
 ALWAYS = HedgePolicy(budget_percent=100.0, least_delay_ms=20.0, samples=50)
-HTTP_FAILURES = (*FAILURES, httpx.TransportError)
-
-
-def fleet_table(addresses: dict[str, str], *, first: str) -> RoutingTable:
-    """A table in which the user of these tests belongs to `first`, and the other one is the next owner."""
-    names = sorted(addresses)
-    owner, other = names.index(first), names.index(next(name for name in names if name != first))
-    instances = [
-        TableInstance(name=n, uid=f"uid-{n}", address=addresses[n], weight_percent=100, state=InstanceState.READY) for n in names
-    ]
-    slots = [owner] * SLOTS
-    slots[(slot_of(user_key(SECRET, USER)) + 1) % SLOTS] = other
-    return RoutingTable(generation=1, instances=instances, slots=pack_slots(slots))
-
-
-@contextlib.asynccontextmanager
-async def two_instances() -> AsyncIterator[tuple[ToyInstance, ToyInstance, RoutingTable]]:
-    a, b = ToyInstance("a"), ToyInstance("b")
-    async with serving(a) as at_a, serving(b) as at_b:
-        yield a, b, fleet_table({"a": at_a, "b": at_b}, first="a")
 
 
 @contextlib.asynccontextmanager
@@ -74,13 +59,6 @@ async def async_client(fleet: RoutingTable, **options: Any) -> AsyncIterator[tup
             return (await http.get(choice.instance.address, headers=choice.headers)).text
 
         yield client, send
-
-
-def learned(client: AsyncClient | Client, latency_ms: float = 1.0) -> None:
-    """As after many quick answers, with a full purse."""
-    for _ in range(100):
-        client._latencies.add(latency_ms)
-        client._budget.request()
 
 
 # ---------------------------------------------------------------- asyncio
@@ -174,6 +152,29 @@ async def test_when_one_of_two_tries_fails_the_other_decides(first_to_fail: str)
         gates["b" if first_to_fail == "a" else "a"].set()
         assert await asking != first_to_fail
         assert begun == ["a", "b"], "no third try, none twice on one instance"
+
+
+async def test_of_two_tries_that_end_together_an_answer_counts() -> None:
+    gate, begun = asyncio.Event(), list[str]()
+
+    async def send(choice: Choice) -> str:
+        begun.append(choice.instance.name)
+        await gate.wait()
+        if choice.instance.name == "a":
+            raise LookupError("the caller's own error, or an answer: both at once")
+        return choice.instance.name
+
+    async with async_client(fleet_table({"a": "x", "b": "y"}, first="a"), hedge=ALWAYS) as (client, _):
+        for _ in range(10):
+            learned(client)
+            begun.clear()
+            gate.clear()
+            asking = asyncio.create_task(client.call(USER, send))
+            async with asyncio.timeout(10):
+                while len(begun) < 2:  # noqa: ASYNC110 - the two tries have no common event
+                    await asyncio.sleep(0.005)
+            gate.set()
+            assert await asking == "b"
 
 
 async def test_without_budget_or_another_instance_or_enough_answers_nothing_is_hedged() -> None:
@@ -351,144 +352,30 @@ def test_with_no_thread_free_requests_go_on_unhedged() -> None:
     assert len(set(answers)) == 1
 
 
+def test_a_synchronous_client_follows_a_watch_and_a_url(served: Served) -> None:
+    *_, loop = served
+    first, second = table(1), table(2)
+    api = ScriptedApi([published(first, version=1)], watches=[play(event("MODIFIED", published(second, version=2)))])
+    stack = contextlib.AsyncExitStack()
+
+    async def web(request: Request, reply: Reply) -> None:
+        await reply.whole(json.dumps(published(second, version=2)).encode())
+
+    at_api, at_web = (loop.run(stack.enter_async_context(serving(each))) for each in (api, web))
+    http_client = httpx.AsyncClient(base_url=at_api, trust_env=False)
+    for source in (KubernetesSource(http_client, namespace="shop", name="feed", owned=True), f"{at_web}/table"):
+        with Client(source, KEY) as client:
+            end_s = time.monotonic() + 20
+            while client.router.generation < 2 and time.monotonic() < end_s:
+                time.sleep(0.01)
+            assert client.pick(USER).instance.generation == 2
+            assert client.status().contact_age_ms is not None
+    assert http_client.is_closed
+    loop.run(stack.aclose())
+
+
 def test_a_thread_waits_for_the_first_table_only_as_long_as_it_wants() -> None:
     source = Fed()
     with Client(source, KEY) as client, pytest.raises(TimeoutError):
         client.ready(timeout_seconds=0.02)
     assert source.closed
-
-
-# ---------------------------------------------------------------- hedges by number
-
-
-@given(st.floats(0.0, 100.0), st.floats(1.0, 50.0), st.lists(st.booleans(), max_size=300))
-def test_hedges_are_at_no_moment_more_than_their_share_of_the_requests(percent: float, hoard: float, wanted: list[bool]) -> None:
-    budget, taken = HedgeBudget(percent=percent, hoard=hoard), 0
-    for requests, wants in enumerate(wanted, start=1):
-        budget.request()
-        taken += wants and budget.take()
-        assert taken <= requests * percent / 100.0 + 1e-6
-
-
-def test_quiet_hours_save_up_only_a_hoard_of_hedges() -> None:
-    budget = HedgeBudget(percent=10.0, hoard=10.0)
-    for _ in range(10_000):
-        budget.request()
-    assert sum(budget.take() for _ in range(100)) == 10
-
-
-@given(st.lists(st.floats(0.0, 1e6), min_size=50, max_size=50))
-def test_the_p99_is_that_of_the_answers_seen(latencies: list[float]) -> None:
-    seen = Latencies()
-    for latency in latencies[:-1]:
-        seen.add(latency)
-    assert seen.p99_ms(samples=50) is None
-    seen.add(latencies[-1])
-    assert seen.p99_ms(samples=50) == sorted(latencies)[49]
-
-
-async def test_the_delay_of_a_hedge_is_a_share_of_the_p99_and_tries_given_up_count_too() -> None:
-    clock = HandClock()
-    client = AsyncClient(Fed(), KEY, hedge=HedgePolicy(delay_percent=150.0, samples=50), clock=clock)
-    assert client.hedge_delay_ms() is None
-    learned(client, latency_ms=40.0)
-    assert client.hedge_delay_ms() == pytest.approx(60.0)
-    client.router.accept(table(1))
-    choice = client.pick(USER)
-    slow, quick = Try(choice, clock.now_ms, hedge=False), Try(choice, clock.now_ms + 90.0, hedge=True)
-    clock.now_ms += 100.0
-    for _ in range(50):
-        client.won(quick, others=[slow])
-    assert client.hedge_delay_ms() == pytest.approx(150.0)
-
-
-@pytest.mark.parametrize("wrong", [{"budget_percent": 101.0}, {"delay_percent": 0.0}, {"samples": 0}, {"hoard": 0.5}])
-def test_a_hedge_policy_out_of_bounds_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="hedge"):
-        HedgePolicy(**wrong)
-
-
-# ---------------------------------------------------------------- keys and ids
-
-
-async def test_the_key_that_the_table_names_is_used_and_another_one_is_told_or_refused() -> None:
-    old, new = PoolKey("old", b"o" * 16), PoolKey("new", b"n" * 16)
-    metrics = KeptMetrics()
-    client = AsyncClient(Fed(), [old, new], metrics=metrics, strict_key=True)
-    for generation, held in ((1, old), (2, new)):
-        client.router.accept(table(generation, key_id=held.key_id))
-        choice = client.pick(USER)
-        assert (choice.user_key, choice.key_id) == (user_key(held.secret, USER), held.key_id)
-        assert client.key_fits
-    client.router.accept(table(3, key_id="foreign"))
-    assert not client.key_fits
-    assert metrics.total(Metric.KEY_MISMATCHES) == 1
-    with pytest.raises(KeyMismatch, match="'foreign'"):
-        client.pick(USER)
-    assert client.pick_any().headers.keys() == {"x-gr-instance"}
-    lenient = AsyncClient(Fed(), [old, new])
-    lenient.router.accept(table(3, key_id="foreign"))
-    assert lenient.pick(USER).key_id == "old", "served, though it will miss"
-
-
-@pytest.mark.parametrize("wrong", ["", "lone \ud800 surrogate"])
-def test_an_id_that_cannot_be_hashed_is_refused_without_being_repeated(wrong: str) -> None:
-    client = AsyncClient(Fed(), KEY)
-    client.router.accept(table(1))
-    with pytest.raises(BadUserId) as refused:
-        client.pick(wrong)
-    error: BaseException | None = refused.value
-    while error is not None:
-        assert "surrogate" not in repr(error)
-        assert not isinstance(error, UnicodeEncodeError), "it holds the whole id"
-        error = error.__cause__ or error.__context__
-
-
-@pytest.mark.parametrize("odd", [" ", "a b", "ü☃", "x" * 10_000, "a\nb", "\x00"])
-def test_odd_ids_are_users_like_others(odd: str) -> None:
-    client = AsyncClient(Fed(), KEY)
-    client.router.accept(table(1))
-    assert client.pick(odd).user_key == user_key(SECRET, odd)
-
-
-def test_keys_are_checked_and_do_not_show() -> None:
-    assert "0123456789abcdef" not in repr(KEY)
-    with pytest.raises(ValueError, match="16 bytes") as short:
-        PoolKey("short", b"seven77")
-    assert "seven77" not in str(short.value)
-    for wrong in ([], [KEY, KEY]):
-        with pytest.raises(ValueError, match="keys"):
-            AsyncClient(Fed(), wrong)
-
-
-async def test_no_raw_user_id_gets_into_answers_errors_metrics_logs_or_the_client_itself(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    secret_user, problems, shown = "raw-user-4711", list[str](), list[str]()
-
-    class Shown(KeptMetrics):
-        def count(self, name: str, value: int = 1, **labels: str) -> None:
-            shown.append(f"{name} {labels}")
-
-    async with two_instances() as (a, b, fleet):
-        client = AsyncClient(Fed(fleet), KEY, failures=HTTP_FAILURES, metrics=Shown(), on_problem=problems.append)
-        async with client, httpx.AsyncClient(trust_env=False) as http:
-            await client.ready(timeout_seconds=10)
-
-            async def send(choice: Choice) -> str:
-                return (await http.get(choice.instance.address, headers=choice.headers)).text
-
-            await client.call(secret_user, send)
-            a.failing = b.failing = True
-            with pytest.raises(ClientError) as failed:
-                await client.call(secret_user, send)
-            client.router.overrides.put(client.pick(secret_user).user_key, "uid-b", until_ms=1e18)
-            shown += [
-                repr(client.pick(secret_user)),
-                repr(client.status()),
-                repr(vars(client)),
-                repr(client.router.overrides.held.uids),
-            ]
-            shown += ["".join(traceback.format_exception(failed.value)), *a.users, *b.users, *problems, caplog.text]
-    assert not [each for each in shown if secret_user in each]

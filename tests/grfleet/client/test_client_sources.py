@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,16 +10,13 @@ from typing import Any
 
 import httpx
 import pytest
-from client_tables import SECRET, HandClock, encoded, table, tombstone
+from client_following import KEY, Following, following, watching
+from client_tables import HandClock, table, tombstone
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loopback_servers import Handler, Reply, Request, ScriptedApi, event, play, published, serving
+from loopback_servers import Reply, Request, ScriptedApi, event, play, published, serving
 
-from contract.keys import user_key
 from grfleet.client import (
-    FileSource,
-    HttpSource,
-    KeptMetrics,
     KubernetesSource,
     Metric,
     NoInstance,
@@ -31,72 +26,7 @@ from grfleet.client import (
 )
 from grfleet.client.backoff import Backoff
 from grfleet.client.kubernetes_api import RELIST_MS, ServiceAccountAuth
-from grfleet.client.locate import source_at
-from grfleet.client.sources import Source, sighting_in
-
-KEY = user_key(SECRET, "somebody")
-
-
-class Following:
-    """A router that is being fed, and what was told on the way."""
-
-    def __init__(self) -> None:
-        self.router, self.problems, self.metrics = Router(), list[str](), KeptMetrics()
-        self.pauses: list[float] = []
-
-    async def until(self, generation: int) -> None:
-        async with asyncio.timeout(20):
-            while self.router.generation != generation:  # noqa: ASYNC110 - the router has no event to wait for
-                await asyncio.sleep(0.005)
-
-    async def told(self, words: str) -> None:
-        async with asyncio.timeout(20):
-            while not any(words in problem for problem in self.problems):  # noqa: ASYNC110 - as above
-                await asyncio.sleep(0.005)
-
-    async def pause(self, seconds: float) -> None:
-        self.pauses.append(seconds)
-        await asyncio.sleep(0.005)
-
-
-@contextlib.asynccontextmanager
-async def following(source: Source) -> AsyncIterator[Following]:
-    state = Following()
-    task = asyncio.create_task(
-        keep_current(
-            state.router,
-            source,
-            on_problem=state.problems.append,
-            metrics=state.metrics,
-            rng=random.Random(1),
-            sleep=state.pause,
-        )
-    )
-    try:
-        yield state
-        assert not task.done(), "nothing may end the following"
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-@contextlib.asynccontextmanager
-async def watching(api: ScriptedApi | Handler, *, clock: HandClock | None = None) -> AsyncIterator[Following]:
-    async with serving(api) as url, httpx.AsyncClient(base_url=url, trust_env=False) as http:
-        source = KubernetesSource(http, namespace="shop", name="feed", rng=random.Random(1), clock=clock or HandClock())
-        async with following(source) as state:
-            yield state
-
-
-@contextlib.asynccontextmanager
-async def polling(web: Handler) -> AsyncIterator[Following]:
-    async with (
-        serving(web) as url,
-        httpx.AsyncClient(trust_env=False) as http,
-        following(HttpSource(http, f"{url}/table", poll_seconds=0.005)) as state,
-    ):
-        yield state
-
+from grfleet.client.sources import sighting_in
 
 # ---------------------------------------------------------------- the Kubernetes API
 
@@ -404,74 +334,70 @@ def test_the_token_of_a_pod_is_read_anew_for_each_request(tmp_path: Path) -> Non
         assert request.headers["authorization"] == f"Bearer {value}"
 
 
-# ---------------------------------------------------------------- a web server, a file
+# ---------------------------------------------------------------- any order of mishaps
 
 
-async def test_over_http_a_table_is_fetched_once_and_then_only_asked_after() -> None:
-    served: dict[str, Any] = {"table": table(1), "whole": 0, "unchanged": 0}
+class Mishaps:
+    """An API server without a network: generations follow each other, and each watch goes wrong in its own way."""
 
-    async def web(request: Request, reply: Reply) -> None:
-        tag = f'"{served["table"].generation}"'
-        if request.headers.get("if-none-match") == tag:
-            served["unchanged"] += 1
-            await reply.whole(b"", status=304)
-            return
-        served["whole"] += 1
-        await reply.whole(encoded(served["table"]), headers=f"etag: {tag}\r\n")
+    def __init__(self, plan: list[tuple[str, int]]) -> None:
+        self.plan, self.newest, self.version = list(plan), 1, 1
 
-    async with polling(web) as state:
-        await state.until(1)
-        async with asyncio.timeout(20):
-            while served["unchanged"] < 3:  # noqa: ASYNC110 - the server has no event
-                await asyncio.sleep(0.005)
-        served["table"] = table(2)
-        await state.until(2)
-    assert served["whole"] == 2
-
-
-async def test_over_http_garbage_with_an_etag_is_asked_for_again() -> None:
-    bodies = [b"garbage", json.dumps(published(table(3), version=1)).encode()]
-
-    async def web(request: Request, reply: Reply) -> None:
-        if request.headers.get("if-none-match") == '"same"' and len(bodies) > 1:
-            await reply.whole(b"", status=304)
-            return
-        await reply.whole(bodies.pop(0) if len(bodies) > 1 else bodies[0], headers='etag: "same"\r\n')
-
-    async with polling(web) as state:
-        await state.until(3)
-    assert state.metrics.total(Metric.TABLES, result="refused") == 1
-
-
-def test_a_url_with_credentials_is_shown_without_them() -> None:
-    label = HttpSource(httpx.AsyncClient(), "http://name:secret@example.test/table?token=hidden").label
-    assert "secret" not in label
-    assert "hidden" not in label
-    assert "example.test/table" in label
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.url.params.get("watch") != "true":
+            return httpx.Response(
+                200,
+                json={
+                    "metadata": {"resourceVersion": str(self.version)},
+                    "items": [published(table(self.newest, "ab"), version=self.version)],
+                },
+            )
+        if not self.plan:
+            return httpx.Response(410)
+        how, step = self.plan.pop(0)
+        old, self.newest, self.version = self.newest, self.newest + step, self.version + step
+        lines = [event("MODIFIED", published(table(g, "ab"), version=g)) for g in range(old + 1, self.newest + 1)]
+        if how == "refused":
+            return httpx.Response(503)
+        if how == "gone":
+            return httpx.Response(200, content=event("ERROR", {"code": 410}))
+        if how == "lost":
+            lines = [*lines[:-1], b"}{\n"]
+        if how == "backwards":
+            lines = lines[::-1]
+        if how == "doubled":
+            lines = [line for line in lines for _ in "12"]
+        if how == "half":
+            lines = [*lines[:-1], *(line[:-40] for line in lines[-1:])]
+        return httpx.Response(200, content=b"".join(lines))
 
 
-async def test_a_file_is_followed_through_absence_halves_and_replacement(tmp_path: Path) -> None:
-    path = tmp_path / "table.json"
-    async with following(FileSource(path, poll_seconds=0.005)) as state:
-        await state.told("FileNotFoundError")
-        path.write_bytes(encoded(table(1)))
-        await state.until(1)
-        path.write_bytes(encoded(table(2))[:500])
-        await state.told("refused")
-        assert state.router.pick(KEY).generation == 1
-        fresh = tmp_path / "fresh"
-        fresh.write_bytes(encoded(table(3)))
-        fresh.rename(path)
-        await state.until(3)
+HOW = ["whole", "refused", "gone", "lost", "backwards", "doubled", "half"]
 
 
-async def test_a_place_is_a_file_a_url_or_a_table_of_the_cluster(tmp_path: Path) -> None:
-    assert isinstance(source_at(str(tmp_path / "table.json")), FileSource)
-    web = source_at("https://tables.example.test/feed")
-    assert isinstance(web, HttpSource)
-    await web.aclose()
-    for wrong in ("kubernetes:feed", "kubernetes:/feed", "kubernetes:shop/", "kubernetes:a/b/c"):
-        with pytest.raises(ValueError, match="NAMESPACE/NAME"):
-            source_at(wrong)
-    with pytest.raises(ValueError, match="not in a pod"):
-        source_at("kubernetes:shop/feed", environment={})
+@settings(max_examples=30)
+@given(st.lists(st.tuples(st.sampled_from(HOW), st.integers(0, 3)), max_size=6))
+def test_after_any_mishaps_the_newest_table_is_in_use_and_none_was_taken_twice_or_back(plan: list[tuple[str, int]]) -> None:
+    taken: list[int] = []
+
+    class Noting(Router):
+        def accept(self, table: Any, *, incarnation: str = "") -> bool:
+            was = super().accept(table, incarnation=incarnation)
+            if was:
+                taken.append(table.generation)
+            return was
+
+    async def follow_it() -> None:
+        server, router = Mishaps(plan), Noting()
+        async with httpx.AsyncClient(transport=httpx.MockTransport(server), base_url="http://api") as http:
+            source = KubernetesSource(http, namespace="shop", name="feed", rng=random.Random(1))
+            task = asyncio.create_task(keep_current(router, source, sleep=lambda _: asyncio.sleep(0)))
+            async with asyncio.timeout(20):
+                while server.plan or router.generation < server.newest:  # noqa: ASYNC110 - the router has no event
+                    await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            assert router.generation == server.newest
+
+    asyncio.run(follow_it())
+    assert taken == sorted(set(taken))
