@@ -97,7 +97,8 @@ class Router:
         """Use `table` if it is newer than the one in use; say whether it was taken.
 
         Newer is a higher generation of the same published object, or another object than all before: a pool that was deleted and
-        made anew counts from one again. A table without any instance is a tombstone: it empties the router, by the same rule.
+        made anew counts from one again. A table without any instance is a tombstone, what a deleted pool leaves: it empties the
+        router whatever its generation, and any table after it is new.
 
         Parameters
         ----------
@@ -113,7 +114,7 @@ class Router:
         with self._lock:
             now = self._view
             if incarnation == now.incarnation:
-                if table.generation <= now.generation:
+                if not _newer(table, now):
                     return False
             elif incarnation in self._retired or not incarnation:
                 return False
@@ -221,6 +222,13 @@ class Router:
             overrides=len(self.overrides),
             excluded=tuple(sorted(view.serving[u].name for u, ill in active if u in view.serving and not ill.over(now_ms))),
         )
+
+
+def _newer(table: RoutingTable, now: View) -> bool:
+    """Whether a table follows the one in use, both of one object."""
+    if now.withdrawn:
+        return bool(table.instances) or table.generation > now.generation
+    return not table.instances or table.generation > now.generation
 
 
 def _why_nobody(view: View, exclude: Collection[str]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+import msgspec
 import pytest
 from client_tables import KEY, SECRET, Fed, table, tombstone
 from loopback_servers import (
@@ -152,6 +153,24 @@ async def test_when_one_of_two_tries_fails_the_other_decides(first_to_fail: str)
         gates["b" if first_to_fail == "a" else "a"].set()
         assert await asking != first_to_fail
         assert begun == ["a", "b"], "no third try, none twice on one instance"
+
+
+async def test_a_retry_that_is_slow_is_not_hedged_a_third_time() -> None:
+    c = ToyInstance("c")
+    async with two_instances() as (a, b, fleet), serving(c) as at_c:
+        addresses = {row.name: row.address for row in fleet.instances}
+        three = table(1, "abc")
+        rows = [msgspec.structs.replace(row, address={**addresses, "c": at_c}[row.name]) for row in three.instances]
+        async with async_client(msgspec.structs.replace(three, instances=rows), hedge=ALWAYS) as (client, send):
+            learned(client)
+            toys = {"a": a, "b": b, "c": c}
+            first, second, third = (toys[pick.name] for pick in client.router.owners(user_key(SECRET, USER)))
+            first.failing, second.gate = True, asyncio.Event()
+            asking = asyncio.create_task(client.call(USER, send))
+            await asyncio.sleep(0.1)  # five times the delay of a hedge
+            second.gate.set()
+            assert await asking == second.name
+            assert (first.asked, second.asked, third.asked) == (1, 1, 0)
 
 
 async def test_of_two_tries_that_end_together_an_answer_counts() -> None:
@@ -335,7 +354,8 @@ def test_with_no_thread_free_requests_go_on_unhedged() -> None:
         assert let_go.wait(20)
         return choice.instance.name
 
-    with Client(Fed(table(1, "ab")), KEY, hedge=ALWAYS, hedge_threads=1) as client:
+    metrics = KeptMetrics()
+    with Client(Fed(table(1, "ab")), KEY, hedge=ALWAYS, hedge_threads=1, metrics=metrics) as client:
         client.ready(timeout_seconds=10)
         learned(client)
         answers: list[str] = []
@@ -350,6 +370,7 @@ def test_with_no_thread_free_requests_go_on_unhedged() -> None:
         for thread in threads:
             thread.join()
     assert len(set(answers)) == 1
+    assert (metrics.total(Metric.HEDGES, result="denied"), metrics.total(Metric.HEDGES, result="sent")) == (1, 0)
 
 
 def test_a_synchronous_client_follows_a_watch_and_a_url(served: Served) -> None:

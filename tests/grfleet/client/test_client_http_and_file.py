@@ -49,7 +49,7 @@ async def test_over_http_garbage_with_an_etag_is_asked_for_again() -> None:
     bodies = [b"garbage", json.dumps(published(table(3), version=1)).encode()]
 
     async def web(request: Request, reply: Reply) -> None:
-        if request.headers.get("if-none-match") == '"same"' and len(bodies) > 1:
+        if request.headers.get("if-none-match") == '"same"':
             await reply.whole(b"", status=304)
             return
         await reply.whole(bodies.pop(0) if len(bodies) > 1 else bodies[0], headers='etag: "same"\r\n')

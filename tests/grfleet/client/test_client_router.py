@@ -84,6 +84,18 @@ def test_an_override_wins_over_the_slot_until_it_expires() -> None:
     assert router.pick(key).name == "a"
 
 
+def test_an_override_that_was_added_expires_like_one_of_a_set() -> None:
+    clock = HandClock()
+    router = router_of(clock=clock)
+    key, other = key_in_slot_of("a", router), key_in_slot_of("b", router)
+    router.overrides.replace([override(other, "uid-c", clock.now_ms + 1_000.0)])
+    router.overrides.put(key, "uid-c", until_ms=clock.now_ms + 100.0)
+    assert (router.pick(key).name, key in router.overrides) == ("c", True)
+    clock.now_ms += 100.0
+    assert (router.pick(key).name, key in router.overrides) == ("a", False)
+    assert router.pick(other).name == "c"
+
+
 @pytest.mark.parametrize("what", ["gone", "made anew under its name", "draining", "excluded", "just failed"])
 def test_an_override_to_an_instance_that_cannot_serve_falls_back_to_the_slot(what: str) -> None:
     router = router_of()
@@ -225,18 +237,29 @@ def test_neither_generation_nor_incarnation_ever_goes_back(arrivals: list[tuple[
         assert generations == sorted(set(generations))
 
 
-def test_a_tombstone_empties_and_is_fenced_like_any_table() -> None:
+@pytest.mark.parametrize("generation", [0, 5, 6])
+def test_a_tombstone_empties_whatever_its_generation_and_any_table_after_it_is_new(generation: int) -> None:
     router = Router()
-    router.accept(table(5))
-    assert not router.accept(tombstone(5))
-    assert not router.accept(tombstone(0)), "a table from before anybody was ready, come late, is no tombstone"
-    assert router.accept(tombstone(6))
+    router.accept(table(5), incarnation="one")
+    assert router.accept(tombstone(generation), incarnation="one")
     assert router.status().withdrawn
     with pytest.raises(NoInstance, match="withdrawn"):
         router.pick(KEY)
-    assert not router.accept(table(5)), "nothing rises from before it"
-    assert router.accept(table(7))
-    assert router.pick(KEY).generation == 7
+    assert not router.accept(tombstone(generation), incarnation="one"), "once is enough"
+    assert router.accept(table(1), incarnation="one")
+    assert router.pick(KEY).generation == 1
+    assert router.accept(table(1), incarnation="two")
+    assert not router.accept(tombstone(9), incarnation="one"), "of an object that was replaced nothing is heard any more"
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 5)), max_size=30))
+def test_between_two_tombstones_generations_only_rise(arrivals: list[tuple[bool, int]]) -> None:
+    router, since = Router(), list[int]()
+    for buried, generation in arrivals:
+        if router.accept(tombstone(generation) if buried else table(generation)):
+            since = [] if buried else [*since, generation]
+        assert since == sorted(set(since))
+        assert router.status().withdrawn == (router.generation >= 0 and not since)
 
 
 def test_two_rows_of_one_name_or_one_uid_are_no_table() -> None:
