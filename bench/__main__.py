@@ -4,6 +4,7 @@ import argparse
 
 import bench.agent
 import bench.allocator
+import bench.client
 import bench.decision
 import bench.estimator
 import bench.kwok
@@ -15,6 +16,7 @@ import bench.tiers
 BENCHMARKS = {
     "agent": bench.agent.run,
     "decision": bench.decision.run,
+    "client": bench.client.run,
     "estimator": bench.estimator.run,
     "operator": bench.operator.run,
     "kwok": bench.kwok.run,

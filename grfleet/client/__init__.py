@@ -1,10 +1,49 @@
 """Router client library: which instance holds a user's state, without a hop and without asking anybody per request.
 
-`Router` keeps the last published table and answers `pick` from memory; `follow` renews the table from the Kubernetes API. With
-the operator or the API server gone, picks go on from the last table.
+`Client` (threads) and `AsyncClient` (asyncio) take raw user ids, hash them at the door, follow the published table and send
+requests with one retry or one hedge. Below them, `Router` answers `pick` from the last table in memory, and `follow` or
+`keep_current` renew that table. With the operator or the API server gone, picks go on from the last table, for as long as it
+takes.
 """
 
-from grfleet.client.follow import follow
-from grfleet.client.router import NoInstance, Pick, Router
+from grfleet.client.asynchronous import AsyncClient
+from grfleet.client.blocking import Client
+from grfleet.client.errors import AllFailed, BadUserId, ClientError, InstanceFailed, KeyMismatch, NoInstance
+from grfleet.client.exclusion import ExclusionLimits
+from grfleet.client.face import Choice
+from grfleet.client.follow import follow, keep_current
+from grfleet.client.hedge import HedgePolicy
+from grfleet.client.keys import PoolKey
+from grfleet.client.kubernetes_api import KubernetesSource
+from grfleet.client.metrics import KeptMetrics, Metric, Metrics
+from grfleet.client.router import Router, RouterStatus
+from grfleet.client.sources import FileSource, HttpSource, Sighting, Source
+from grfleet.client.view import Pick
 
-__all__ = ["NoInstance", "Pick", "Router", "follow"]
+__all__ = [
+    "AllFailed",
+    "AsyncClient",
+    "BadUserId",
+    "Choice",
+    "Client",
+    "ClientError",
+    "ExclusionLimits",
+    "FileSource",
+    "HedgePolicy",
+    "HttpSource",
+    "InstanceFailed",
+    "KeptMetrics",
+    "KeyMismatch",
+    "KubernetesSource",
+    "Metric",
+    "Metrics",
+    "NoInstance",
+    "Pick",
+    "PoolKey",
+    "Router",
+    "RouterStatus",
+    "Sighting",
+    "Source",
+    "follow",
+    "keep_current",
+]

@@ -1,24 +1,27 @@
-"""Keeps a router's table current from the Kubernetes API: list, then watch, for ever.
+"""Keeps a router's table current from a source, for ever.
 
-Errors never reach a pick: the last table stays in use, the watch is taken up again after a jittered pause, and a too old
-version starts over with a list.
+Errors never reach a pick: the last table stays in use, and the source is taken up again after a pause that grows and is spread by
+chance. Nothing that a source sends or raises ends the following; only cancelling does.
 """
 
 import asyncio
-import json
+import contextlib
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import httpx
-import msgspec
 
 from contract.errors import ProtocolViolation
-from contract.table import RoutingTable
+from grfleet.client.backoff import Backoff
+from grfleet.client.clock import Clock, monotonic_ms
+from grfleet.client.kubernetes_api import TABLE_PATH, KubernetesSource
+from grfleet.client.metrics import GuardedMetrics, Metric, Metrics, NoMetrics
 from grfleet.client.router import Router
+from grfleet.client.sources import Sighting, Sleep, Source
 
-TABLE_PATH = "/apis/grfleet.dev/v1alpha1/namespaces/{namespace}/grroutingtables"
-WATCH_SECONDS = 240
+WORKED_MS = 10_000.0
+"""A source that held out for so long worked; a shorter session that brought no new table is as good as a failure."""
+__all__ = ["TABLE_PATH", "follow", "keep_current"]
 
 
 async def follow(
@@ -35,47 +38,73 @@ async def follow(
     Parameters
     ----------
     api : httpx.AsyncClient
-        Client of the API server: base URL, CA and credentials that may get and watch grroutingtables.
+        Client of the API server: base URL, CA and credentials that may list and watch grroutingtables.
     on_problem : callable
         Told in one line about every interruption (for a log or a metric); the router keeps serving meanwhile.
     """
-    jitter = rng or random.Random()
-    pause_s = 0.2
+    chance = rng or random.Random()
+    await keep_current(
+        router, KubernetesSource(api, namespace=namespace, name=name, rng=chance), on_problem=on_problem, rng=chance
+    )
+
+
+async def keep_current(
+    router: Router,
+    source: Source,
+    *,
+    on_problem: Callable[[str], None] = lambda message: None,
+    metrics: Metrics | None = None,
+    rng: random.Random | None = None,
+    sleep: Sleep = asyncio.sleep,
+    clock: Clock = monotonic_ms,
+) -> None:
+    """Feed `router` from a source until cancelled; as `follow`, which does it for the Kubernetes API."""
+    backoff = Backoff(rng or random.Random())
+    counted = GuardedMetrics(metrics or NoMetrics())
+
+    def tell(message: str) -> None:
+        counted.count(Metric.SOURCE_PROBLEMS)
+        with contextlib.suppress(Exception):
+            on_problem(message)
+
     while True:
+        began_ms = clock()
         try:
-            async for status in _statuses(api, namespace=namespace, name=name):
-                if _accept(router, status, on_problem):
-                    pause_s = 0.2
-        except (httpx.HTTPError, ValueError) as error:
-            on_problem(f"routing table {namespace}/{name}: {type(error).__name__}, keeping generation {router.generation}")
-        await asyncio.sleep(jitter.uniform(0.5, 1.0) * pause_s)
-        pause_s = min(5.0, pause_s * 2)
+            async with contextlib.aclosing(source.sightings()) as sightings:
+                async for sighting in sightings:
+                    if _use(router, sighting, counted, source.label, tell):
+                        backoff.reset()
+        except Exception as error:
+            # Whatever it is, an end of the following would freeze the table without a word.
+            tell(f"{source.label}: {_said(error)}, keeping generation {router.generation}")
+        if clock() - began_ms >= WORKED_MS:
+            backoff.reset()
+        await sleep(backoff.pause_s())
 
 
-def _accept(router: Router, status: Mapping[str, Any], on_problem: Callable[[str], None]) -> bool:
-    if not status:
-        return False
-    try:
-        router.accept(msgspec.convert(status, RoutingTable))
-    except (msgspec.ValidationError, ProtocolViolation) as error:
-        on_problem(f"routing table refused: {error}")
-        return False
-    return True
+def _use(router: Router, sighting: Sighting, counted: Metrics, label: str, tell: Callable[[str], None]) -> bool:
+    """Hand a sighting on; say whether the router took a table from it."""
+    problem, taken = sighting.problem, False
+    if sighting.table is not None:
+        try:
+            taken = router.accept(sighting.table, incarnation=sighting.incarnation)
+            known = sighting.table.generation == router.generation
+            counted.count(Metric.TABLES, result="taken" if taken else "known" if known else "stale")
+        except ProtocolViolation as error:
+            problem = f"routing table refused: {error}"
+    if not problem:
+        router.heard()
+        return taken
+    if sighting.table is not None or "refused" in problem:
+        counted.count(Metric.TABLES, result="refused")
+    tell(f"{label}: {problem}")
+    return False
 
 
-async def _statuses(api: httpx.AsyncClient, *, namespace: str, name: str) -> AsyncIterator[Mapping[str, Any]]:
-    path = TABLE_PATH.format(namespace=namespace)
-    selector = {"fieldSelector": f"metadata.name={name}"}
-    listing = (await api.get(path, params=selector)).raise_for_status().json()
-    for item in listing["items"]:
-        yield item.get("status") or {}
-    version = listing["metadata"]["resourceVersion"]
-    watch = {**selector, "watch": "true", "resourceVersion": version, "timeoutSeconds": str(WATCH_SECONDS)}
-    async with api.stream("GET", path, params=watch, timeout=WATCH_SECONDS + 30) as response:
-        response.raise_for_status()
-        async for line in response.aiter_lines():
-            event = json.loads(line)
-            if event["type"] == "ERROR":
-                return
-            if event["type"] in ("ADDED", "MODIFIED"):
-                yield event["object"].get("status") or {}
+def _said(error: Exception) -> str:
+    """What happened, without anything of a request that could hold a credential."""
+    if isinstance(error, httpx.HTTPStatusError):
+        status = error.response.status_code
+        hint = "; may this account list and watch grroutingtables?" if status in (401, 403) else ""
+        return f"status {status}{hint}"
+    return f"{type(error).__name__}: {error}" if isinstance(error, ProtocolViolation) else type(error).__name__

@@ -21,7 +21,6 @@ import msgspec
 import uvloop
 
 from contract.engine import RankRequest
-from contract.table import RoutingTable
 from grfleet.client import NoInstance, Router, follow
 from grfleet.demo.engine_session import EngineSession, RequestFailed
 from grfleet.demo.served import PoolRun, Run, Served, write_run
@@ -60,25 +59,13 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     max_lag_ms: float
 
 
-class _Router(Router):
-    """A router that also hands out the table in use."""
-
-    table: RoutingTable | None = None
-
-    def accept(self, table: RoutingTable) -> bool:
-        taken = super().accept(table)
-        if taken:
-            self.table = table
-        return taken
-
-
 @dataclass
 class PoolUnderLoad:
     """One pool under load: its router, a session for each engine address, and what came back."""
 
     namespace: str
     name: str
-    router: _Router = field(default_factory=_Router)
+    router: Router = field(default_factory=Router)
     sessions: dict[str, EngineSession] = field(default_factory=dict)
     served: list[Served] = field(default_factory=list)
     failed: int = 0

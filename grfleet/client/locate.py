@@ -1,0 +1,42 @@
+"""From what a caller writes to a source of tables: `kubernetes:NAMESPACE/NAME`, a URL, or a file."""
+
+import os
+from collections.abc import Mapping
+
+import httpx
+
+from grfleet.client.kubernetes_api import KubernetesSource, in_cluster
+from grfleet.client.sources import FileSource, HttpSource, Source
+
+KUBERNETES = "kubernetes:"
+
+
+def source_at(place: str, *, environment: Mapping[str, str] = os.environ) -> Source:
+    """Return the source at a place.
+
+    Parameters
+    ----------
+    place : str
+        `kubernetes:NAMESPACE/NAME` by the ServiceAccount of this pod; `http://...` or `https://...` of a table as JSON; else a
+        file.
+
+    Raises
+    ------
+    ValueError
+        When the name of a table is not whole, or this is no pod.
+    OSError
+        When the pod has no ServiceAccount mounted.
+    """
+    if place.startswith(KUBERNETES):
+        namespace, _, name = place.removeprefix(KUBERNETES).partition("/")
+        if not namespace or not name or "/" in name:
+            raise ValueError(f"{place!r}: use {KUBERNETES}NAMESPACE/NAME")
+        host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
+        if not host:
+            raise ValueError(
+                "KUBERNETES_SERVICE_HOST is not set: not in a pod; give a KubernetesSource with a client of your own"
+            )
+        return KubernetesSource(in_cluster(host=host, port=port), namespace=namespace, name=name, owned=True)
+    if place.startswith(("http://", "https://")):
+        return HttpSource(httpx.AsyncClient(timeout=httpx.Timeout(10.0)), place, owned=True)
+    return FileSource(place)
