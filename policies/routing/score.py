@@ -203,7 +203,8 @@ def _rank(block: _Block, out: Wishes, margin_ms: float) -> None:
     at_here = np.where(here != NOBODY, score[users, here], nowhere)
     left = score.copy()
     placed = users[here != NOBODY]
-    left[placed, here[placed]] += np.float32(margin_ms)
+    # Just above the margin: of equals, the place where a user is comes first.
+    left[placed, here[placed]] = np.nextafter(left[placed, here[placed]] + np.float32(margin_ms), np.float32(np.inf))
     left[block.settled] = -np.inf
     stays = users[block.settled & out.kept]
     left[stays, here[stays]] = 0.0

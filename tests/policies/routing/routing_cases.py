@@ -112,12 +112,12 @@ def cases(draw: st.DrawFn) -> Case:
             at,
             draw(st.integers(0, 4000)),
             kv_tokens_host=draw(st.integers(0, 1000)),
-            seen_ms=NOW_MS - draw(st.floats(0.0, 400_000.0)),
+            seen_ms=NOW_MS - draw(st.sampled_from([0.0, 1000.0, 50_000.0, 400_000.0])),
             speculative=draw(st.booleans()),
             start_id=draw(st.sampled_from([f"start-{at}", f"start-{at}", "another"])),
         )
         for user in users
-        for at in draw(st.sets(somewhere, max_size=3))
+        for at in draw(st.lists(somewhere, max_size=4))
     ]
     previous = [
         away(user, draw(somewhere), until_ms=NOW_MS + draw(st.floats(-1000.0, 1000.0))) for user in users if draw(st.booleans())

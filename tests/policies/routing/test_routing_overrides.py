@@ -105,6 +105,15 @@ def test_a_user_moves_only_for_more_than_the_margin() -> None:
     assert places(kept) == {"user": "uid-1"}, "nor back"
 
 
+@pytest.mark.parametrize("margin_ms", [0.0, 5.0])
+def test_a_user_away_from_home_goes_back_only_for_more_than_the_margin(margin_ms: float) -> None:
+    limits = msgspec.structs.replace(FREE, margin_ms=margin_ms)
+    rows = [state_of("user", 7, 0)]
+    for worse_ms, expected in ((0.0, {"user": "uid-7"}), (margin_ms, {"user": "uid-7"}), (margin_ms + 0.1, {})):
+        facts = [an_instance(number, queue_ms=worse_ms * (number == 7)) for number in range(8)]
+        assert places(chosen(rows, facts=facts, limits=limits, previous=[away("user", 7)])) == expected
+
+
 def test_speculation_counts_for_two_seconds() -> None:
     def after(age_ms: float) -> dict[str, str]:
         return places(chosen([state_of("user", 1, seen_ms=NOW_MS - age_ms, speculative=True)]))
