@@ -77,7 +77,7 @@ def run(*, quick: bool, as_json: bool, seed: int) -> None:
         notes=(
             f"Virtual time: {INSTANCES} instances, EMB shares {LEAST_EMB} to {MOST_EMB} %, the first quarter left out; each run"
             " is a log of another seed. The baseline is joint in the same run: above 1, joint has the lower latency. Random,"
-            " least loaded and load only find so little that the fleet falls behind: their latency grows with the length of the log."
+            " least loaded and load only find so little that the fleet falls behind: their latency grows with the log."
         ),
     )
 

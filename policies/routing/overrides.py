@@ -8,13 +8,14 @@ moves nobody. Residency that was reported by another start of an instance, or of
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from policies.routing.bound import admit, caps
-from policies.routing.score import NOBODY, Known, confidence_at, costs_of, known_or_mean, weigh
+from policies.routing.score import NOBODY, Known, Wishes, confidence_at, costs_of, known_or_mean, weigh
 from policies.routing.types import InstanceFacts, Limits, Override, Residency
 
 
@@ -31,6 +32,8 @@ class OverridePlan(msgspec.Struct, frozen=True, kw_only=True):
         Of these, users that lose an override in force for want of room: by the bound, or by their number.
     refused
         Users that would save something elsewhere and were not let: by the bound, or by their number.
+    deferred
+        Users that would save something elsewhere and wait for the next allowance.
     fenced
         Rows of residency that were not looked at.
     """
@@ -39,6 +42,7 @@ class OverridePlan(msgspec.Struct, frozen=True, kw_only=True):
     moved: int
     shed: int
     refused: int
+    deferred: int
     fenced: int
 
 
@@ -52,6 +56,7 @@ def choose(
     previous: Sequence[Override] = (),
     silent: Collection[str] = (),
     load_of: Mapping[str, float] | None = None,
+    allowance: int | None = None,
 ) -> tuple[Override, ...]:
     """Return the overrides of `plan_overrides`."""
     plan = plan_overrides(
@@ -63,6 +68,7 @@ def choose(
         previous=previous,
         silent=silent,
         load_of=load_of,
+        allowance=allowance,
     )
     return plan.overrides
 
@@ -77,6 +83,7 @@ def plan_overrides(
     previous: Sequence[Override] = (),
     silent: Collection[str] = (),
     load_of: Mapping[str, float] | None = None,
+    allowance: int | None = None,
 ) -> OverridePlan:
     """Plan the next table of hot users.
 
@@ -99,6 +106,10 @@ def plan_overrides(
         Uids of instances whose reports are missing. Users are not moved away from these for what others report.
     load_of
         Requests in flight that a user brings along, by key, where that is known.
+    allowance
+        How many users may move for what they save, those that save most first; no limit when absent. Users that an instance can
+        or may no longer serve move all the same. When slots have just changed owner, users are kept at their old place by
+        overrides, which count as moves here: give no allowance then.
 
     Raises
     ------
@@ -115,47 +126,88 @@ def plan_overrides(
         for override in sorted(previous, key=lambda each: (each.user_key, each.until_ms, each.instance_uid))
         if override.instance_uid in number
     }
-    known_users = {key for key, _ in rows}
-    live = {key for key, override in before.items() if override.until_ms > now_ms}
-    keys = sorted(known_users | live)
-    owners = (number.get(slot_owner(key) or "", NOBODY) for key in keys)
-    home = np.fromiter(owners, dtype=np.int64, count=len(keys))
-    current = np.array([number[before[key].instance_uid] if key in before else NOBODY for key in keys], dtype=np.int64)
-    eligible = np.array([fact.eligible for fact in members], dtype=np.bool_)
-    quiet = np.array([fact.uid in silent for fact in members] + [False], dtype=np.bool_)
-    unknown = np.array([key not in known_users for key in keys], dtype=np.bool_)
-    here = np.where((current != NOBODY) & np.append(eligible, False)[current], current, home)
-    wishes = weigh(
-        _columns(rows, {key: at for at, key in enumerate(keys)}, limits, now_ms),
-        costs_of(members, refill_slowdown=limits.refill_slowdown),
-        home=home,
-        current=current,
-        eligible=eligible,
-        settled=unknown | quiet[here],
-        margin_ms=limits.margin_ms,
-    )
-    load, cap, brings = _loads(members, keys, home, current, eligible, limits, load_of)
-    granted = admit(wishes, home=home, load=load, cap=cap, brings=brings, most=limits.most, margin_ms=limits.margin_ms)
-    users = np.flatnonzero(granted != NOBODY)
-    target = home.copy()
-    target[users] = wishes.choices[users, granted[users]]
-    overrides = tuple(
-        Override(
-            user_key=keys[user],
-            instance_uid=members[target[user]].uid,
-            saved_ms=float(wishes.saved_ms[user, granted[user]]),
-            until_ms=before[keys[user]].until_ms if unknown[user] else now_ms + limits.ttl_ms,
+    users = _users(rows, before, members, number, slot_owner, silent, now_ms)
+    known = _columns(rows, {key: at for at, key in enumerate(users.keys)}, limits, now_ms)
+    costs = costs_of(members, refill_slowdown=limits.refill_slowdown)
+    load, cap, brings = _loads(members, users, limits, load_of)
+
+    def placed(settled: NDArray[np.bool_]) -> tuple[Wishes, NDArray[np.int64], NDArray[np.int64]]:
+        eligible = np.array([fact.eligible for fact in members], dtype=np.bool_)
+        wishes = weigh(
+            known,
+            costs,
+            home=users.home,
+            current=users.current,
+            eligible=eligible,
+            settled=settled,
+            margin_ms=limits.margin_ms,
         )
-        for user in users.tolist()
-    )
-    at_home = granted == NOBODY
+        granted = admit(wishes, home=users.home, load=load, cap=cap, brings=brings, most=limits.most, margin_ms=limits.margin_ms)
+        chosen = wishes.choices[np.arange(len(granted)), np.maximum(granted, 0)]
+        return wishes, granted, np.where(granted != NOBODY, chosen, users.home)
+
+    wishes, granted, target = placed(users.settled)
+    movers, deferred = np.flatnonzero(users.served & (target != users.here)), 0
+    if allowance is not None and len(movers) > allowance:
+        saved = np.where(granted[movers] != NOBODY, wishes.saved_ms[movers, np.maximum(granted[movers], 0)], 0.0)
+        waits = users.served.copy()
+        waits[movers[np.argsort(-saved, kind="stable")[: max(allowance, 0)]]] = False
+        deferred = int(waits[movers].sum())
+        wishes, granted, target = placed(users.settled | waits)
+    wanting = (granted == NOBODY) & (wishes.choices[:, 0] != NOBODY)
+    away = np.flatnonzero(granted != NOBODY)
     return OverridePlan(
-        overrides=overrides,
-        moved=int(((target != here) & np.append(eligible, False)[here]).sum()),
-        shed=int((wishes.kept & at_home & (wishes.choices[:, 0] != NOBODY)).sum()),
-        refused=int((~wishes.kept & at_home & (wishes.choices[:, 0] != NOBODY)).sum()),
+        overrides=tuple(
+            Override(
+                user_key=users.keys[user],
+                instance_uid=members[target[user]].uid,
+                saved_ms=float(wishes.saved_ms[user, granted[user]]),
+                until_ms=before[users.keys[user]].until_ms if users.unknown[user] else now_ms + limits.ttl_ms,
+            )
+            for user in away.tolist()
+        ),
+        moved=int((users.served & (target != users.here)).sum()),
+        shed=int((wishes.kept & wanting).sum()),
+        refused=int((~wishes.kept & wanting).sum()),
+        deferred=deferred,
         fenced=fenced,
     )
+
+
+class _Users(NamedTuple):
+    """Users that are weighed, by key: the instance of the slot, of the override, and the one where they are now.
+
+    `served`: that one may serve them. `unknown`: nothing is known of their state. `settled`: they stay while they are served.
+    """
+
+    keys: list[str]
+    home: NDArray[np.int64]
+    current: NDArray[np.int64]
+    here: NDArray[np.int64]
+    served: NDArray[np.bool_]
+    unknown: NDArray[np.bool_]
+    settled: NDArray[np.bool_]
+
+
+def _users(
+    rows: Mapping[tuple[str, int], Residency],
+    before: Mapping[str, Override],
+    members: Sequence[InstanceFacts],
+    number: Mapping[str, int],
+    slot_owner: Callable[[str], str | None],
+    silent: Collection[str],
+    now_ms: float,
+) -> _Users:
+    with_state = {key for key, _ in rows}
+    live = {key for key, override in before.items() if override.until_ms > now_ms}
+    keys = sorted(with_state | live)
+    home = np.array([number.get(slot_owner(key) or "", NOBODY) for key in keys], dtype=np.int64)
+    current = np.array([number[before[key].instance_uid] if key in before else NOBODY for key in keys], dtype=np.int64)
+    eligible = np.array([*(fact.eligible for fact in members), False], dtype=np.bool_)
+    quiet = np.array([*(fact.uid in silent for fact in members), False], dtype=np.bool_)
+    unknown = np.array([key not in with_state for key in keys], dtype=np.bool_)
+    here = np.where(eligible[current], current, home)
+    return _Users(keys, home, current, here, eligible[here], unknown, unknown | quiet[here])
 
 
 def _latest(
@@ -205,17 +257,15 @@ def _columns(rows: Mapping[tuple[str, int], Residency], place: Mapping[str, int]
 
 def _loads(
     members: Sequence[InstanceFacts],
-    keys: Sequence[str],
-    home: NDArray[np.int64],
-    current: NDArray[np.int64],
-    eligible: NDArray[np.bool_],
+    users: _Users,
     limits: Limits,
     load_of: Mapping[str, float] | None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Return the load of each instance if nobody was away from home, its cap, and what each user brings along."""
     load = known_or_mean(fact.in_flight for fact in members)
     weight = np.array([fact.weight_percent if fact.eligible else 0 for fact in members], dtype=np.float64)
-    cap = caps(np.where(eligible, load, 0.0), weight, limits.bound)
+    cap = caps(np.where(weight > 0.0, load, 0.0), weight, limits.bound)
+    keys, home = users.keys, users.home
     usual = limits.load_per_user
     if usual is None:
         usual = min(float(load.sum()) / max(len(keys), 1), 1.0)
@@ -223,8 +273,8 @@ def _loads(
     if load_of:
         brings = np.array([load_of.get(key, usual) for key in keys])
     brings = np.where(np.isfinite(brings), np.maximum(brings, 0.0), usual)
-    away = current != NOBODY
-    load -= np.bincount(current[away], weights=brings[away], minlength=len(members))
+    away = users.current != NOBODY
+    load -= np.bincount(users.current[away], weights=brings[away], minlength=len(members))
     returned = away & (home != NOBODY)
     load += np.bincount(home[returned], weights=brings[returned], minlength=len(members))
     return np.maximum(load, 0.0), cap, brings

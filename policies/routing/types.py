@@ -58,7 +58,8 @@ class InstanceFacts(msgspec.Struct, frozen=True, kw_only=True):
     refilling
         Whether its EMB cache is being refilled, which takes a part of the link.
     queue_ms
-        Work that waits before a request that comes now.
+        Work that waits before a request that comes now. Where a table of overrides is made from it, a slow average (tens of
+        seconds): users sent by the queue of a moment come in a herd.
     """
 
     name: str

@@ -356,6 +356,26 @@ def test_silence_of_an_instance_never_moves_a_user_away_from_it(case: Case) -> N
             assert case.place(user, plan.overrides) == case.place(user, before)
 
 
+@given(cases(), st.integers(0, 4))
+def test_no_more_users_move_for_what_they_save_than_are_allowed(case: Case, allowance: int) -> None:
+    limits = msgspec.structs.replace(case.limits, bound=UNBOUND, most=1000)
+    free, held = of(case, limits=limits), of(case, limits=limits, allowance=allowance)
+    assert held.moved == min(free.moved, allowance)
+    assert held.deferred == free.moved - held.moved
+    able = {fact.uid for fact in case.facts if fact.eligible}
+    for user in case.homes:
+        if case.place(user, held.overrides) != case.place(user, free.overrides):
+            assert case.place(user, held.overrides) in able, "nobody waits where it is not served"
+    assert of(case, allowance=1000) == of(case)
+
+
+def test_those_that_save_most_move_first() -> None:
+    named: dict[str, Any] = {"facts": [an_instance(0), an_instance(1)], "slot_owner": lambda _: "uid-0", "allowance": 2}
+    first = chosen(many(20, 1), **named)
+    assert sorted(places(first)) == ["user-018", "user-019"]
+    assert sorted(places(chosen(many(20, 1), previous=first, **named))) == [f"user-{number:03d}" for number in range(16, 20)]
+
+
 def test_large_tables_are_chosen_in_blocks_as_small_ones_are() -> None:
     rng = np.random.default_rng(4)
     users = [f"user-{number:05d}" for number in range(30_000)]
