@@ -128,7 +128,7 @@ def plan_overrides(
     }
     users = _users(rows, before, members, number, slot_owner, silent, now_ms)
     known = _columns(rows, {key: at for at, key in enumerate(users.keys)}, limits, now_ms)
-    costs = costs_of(members, refill_slowdown=limits.refill_slowdown)
+    costs = costs_of(members, refill_slowdown=limits.refill_slowdown, most_wait_ms=limits.most_wait_ms)
     load, cap, brings = _loads(members, users, limits, load_of)
 
     def placed(settled: NDArray[np.bool_]) -> tuple[Wishes, NDArray[np.int64], NDArray[np.int64]]:

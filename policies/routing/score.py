@@ -60,8 +60,8 @@ class Wishes(NamedTuple):
     kept: NDArray[np.bool_]
 
 
-def costs_of(facts: Sequence[InstanceFacts], *, refill_slowdown: float = 1.25) -> Costs:
-    """Return the costs of some instances.
+def costs_of(facts: Sequence[InstanceFacts], *, refill_slowdown: float = 1.25, most_wait_ms: float = math.inf) -> Costs:
+    """Return the costs of some instances; waiting counts up to a limit above the shortest queue of those that may serve.
 
     What is unknown of one (NaN, infinite) is taken from the mean of the others, and is no reason for anything where it is unknown
     of all; what is negative counts as 0. Loading is never dearer than recomputing.
@@ -76,6 +76,8 @@ def costs_of(facts: Sequence[InstanceFacts], *, refill_slowdown: float = 1.25) -
     rows_ms = missed * (rows.mean() if len(rows) else 0.0) * row_ms * slower
     host_ms, ssd_ms = np.minimum(host_ms * slower, token_ms), np.minimum(ssd_ms * slower, token_ms)
     wait_ms = known_or_mean(fact.queue_ms for fact in facts)
+    shortest = min((wait for wait, fact in zip(wait_ms.tolist(), facts, strict=True) if fact.eligible), default=0.0)
+    wait_ms = np.minimum(wait_ms, shortest + most_wait_ms)
     return Costs(*(np.asarray(cost, dtype=np.float32) for cost in (token_ms, host_ms, ssd_ms, rows_ms, wait_ms)))
 
 

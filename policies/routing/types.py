@@ -127,6 +127,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         How long an override outlives the last that was known of its user.
     margin_ms
         What a move must save, at least; keeps users where they are under noise.
+    most_wait_ms
+        What waits counts up to so much above the shortest queue, about a request's work. A longer queue is overload, which the
+        bound answers to: users that leave their caches for it make more work of it.
     bound
         Bound on the load, overrides included.
     load_per_user
@@ -143,6 +146,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     most: int = 100_000
     ttl_ms: float = 300_000.0
     margin_ms: float = 1.0
+    most_wait_ms: float = 20.0
     bound: LoadBound = LoadBound()
     load_per_user: float | None = None
     fresh_ms: float = 10_000.0

@@ -45,7 +45,8 @@ class OverrideRouting(Gateway):
         limits: Limits | None = None,
     ) -> None:
         super().__init__(work, users=users, instances=instances, interval_ms=interval_ms)
-        self._limits = limits or Limits(ttl_ms=HOT_MS, bound=LoadBound(percent=125.0, floor=2.0))
+        usual = Limits(ttl_ms=HOT_MS, most_wait_ms=work.typical_ms, bound=LoadBound(percent=125.0, floor=2.0))
+        self._limits = limits or usual
         self.plans: list[OverridePlan] = []
         self._overrides: tuple[Override, ...] = ()
         self._target: dict[int, int] = {}

@@ -74,6 +74,15 @@ def test_state_is_weighed_against_waiting_rows_and_refills() -> None:
     assert places(chosen(on_hosts, facts=refilling)) == {"user": "uid-2"}
 
 
+def test_a_queue_of_overload_drives_nobody_from_a_large_state() -> None:
+    """The bound answers to overload: users that leave their caches for it make it worse."""
+    facts = [an_instance(0), an_instance(1, queue_ms=5000.0), an_instance(2, queue_ms=10.0)]
+    assert places(chosen([state_of("user", 1, 1000)], facts=facts)) == {"user": "uid-1"}
+    assert places(chosen([state_of("user", 1, 300)], facts=facts)) == {}
+    endless = msgspec.structs.replace(FREE, most_wait_ms=math.inf)
+    assert places(chosen([state_of("user", 1, 1000)], facts=facts, limits=endless)) == {}
+
+
 def test_more_rows_in_the_cache_win_where_nobody_has_state() -> None:
     facts = [an_instance(0, emb_overlap=0.5), an_instance(1, emb_overlap=0.9), an_instance(2, ms_per_row=math.nan)]
     [override] = chosen([state_of("user", 0, 1)], facts=facts, limits=msgspec.structs.replace(FREE, margin_ms=0.1))
@@ -283,7 +292,9 @@ def worth(case: Case, user: str, at: str | None, *, now: str | None) -> float:
     """The score once more, for one user and one place: minus what it costs there."""
     members = sorted(case.facts, key=lambda fact: fact.name)
     place = [fact.uid for fact in members].index(at or "")
-    token_ms, host_ms, _, rows_ms, wait_ms = (float(cost[place]) for cost in costs_of(members))
+    token_ms, host_ms, _, rows_ms, wait_ms = (
+        float(cost[place]) for cost in costs_of(members, most_wait_ms=case.limits.most_wait_ms)
+    )
     latest: dict[str, Residency] = {}
     for row in sorted(news(case, user), key=lambda row: row.seen_ms):
         latest[row.instance_uid] = row
