@@ -4,15 +4,18 @@ Instances hold between a fifth and four fifths of their memory for EMB, so that 
 everywhere. All routings know the same at the same time and obey the same bound; the baseline of each figure is the joint score.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.oracle import SERVICE
 from bench.report import Result, publish, summarise
+from policies.routing.score import Costs, scores_ms
 from policies.routing.types import Limits
 from simulator.fleet.config import FleetConfig, Level
 from simulator.fleet.policies import FleetObservation
@@ -34,7 +37,7 @@ JOINT = "joint"
 COMPARED = ("random", "least loaded", "consistent hash with bound", "KV only", "EMB only", "load only")
 LAW = RowLaw(exponent=0.9, catalog_rows=4_000_000)
 
-#: The small HSTU of the oracle's benchmark on a device eight times slower, behind a link of 125 MB/s: busy for two thirds of the
+#: The small HSTU of the oracle's benchmark on a device eight times slower, behind a link of 125 MB/s: busy for 57 % of the
 #: time at 50 requests a second where half of the histories are found, and overrun where they are not.
 SLOW = replace(SERVICE, flops_per_second=SERVICE.flops_per_second / 8, link_bytes_per_second=125_000_000)
 
@@ -67,7 +70,7 @@ class UnequalSplits:
 def run(*, quick: bool, as_json: bool, seed: int) -> None:
     """Measure and publish."""
     seconds, seeds = (60.0, 1) if quick else (160.0, 3)
-    results = ablation([_log(seconds, seed=seed + number) for number in range(seeds)], seed=seed)
+    results = [*ablation([_log(seconds, seed=seed + number) for number in range(seeds)], seed=seed), _speed(seed=seed)]
     publish(
         "routing-ablation",
         results,
@@ -78,8 +81,35 @@ def run(*, quick: bool, as_json: bool, seed: int) -> None:
             f"Virtual time: {INSTANCES} instances, EMB shares {LEAST_EMB} to {MOST_EMB} %, the first quarter left out; each run"
             " is a log of another seed. The baseline is joint in the same run: above 1, joint has the lower latency. Random,"
             " least loaded and load only find so little that the fleet falls behind: their latency grows with the log."
+            " Baseline of the scores: user by user, with numpy."
         ),
     )
+
+
+def _speed(*, seed: int) -> Result:
+    """Score all users in one call, and user by user."""
+    rng = np.random.default_rng(seed)
+    shape = (100_000, 32)
+    held = rng.random(shape) < 0.05
+
+    def tokens() -> NDArray[np.float32]:
+        return np.asarray(np.where(held, rng.integers(0, 2000, shape), 0), dtype=np.float32)
+
+    hbm, host, ssd = tokens(), tokens(), tokens()
+    history = (hbm + host + ssd).max(axis=1)
+    token_ms, host_ms, ssd_ms, rows_ms, wait_ms = np.outer([20, 4, 10, 500, 2000], rng.random(shape[1])).astype(np.float32) / 1000
+    costs = Costs(token_ms, host_ms, ssd_ms, rows_ms, wait_ms)
+
+    def ns_a_pair(users: int, together: int) -> float:
+        start = time.process_time()
+        for at in range(0, users, together):
+            part = slice(at, at + together)
+            scores_ms(costs, history=history[part], hbm=hbm[part], host=host[part], ssd=ssd[part])
+        return (time.process_time() - start) / users / shape[1] * 1e9
+
+    alone = min(ns_a_pair(2_000, 1) for _ in range(3))
+    at_once = [ns_a_pair(shape[0], shape[0]) for _ in range(5)]
+    return summarise("100 000 users x 32 instances in one call, a pair", at_once, unit="ns", baseline=alone)
 
 
 def _log(seconds: float, *, seed: int) -> RequestLog:
