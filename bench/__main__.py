@@ -10,6 +10,7 @@ import bench.estimator
 import bench.kwok
 import bench.operator
 import bench.oracle
+import bench.routing_ablation
 import bench.simulator
 import bench.tiers
 
@@ -24,6 +25,7 @@ BENCHMARKS = {
     "simulator": bench.simulator.run,
     "oracle": bench.oracle.run,
     "allocator": bench.allocator.run,
+    "routing-ablation": bench.routing_ablation.run,
 }
 BY_HAND = {"kwok-large": bench.kwok.run_large}
 

@@ -20,7 +20,7 @@ from simulator.fleet.config import FleetConfig
 from simulator.fleet.observe import Watched, observe
 from simulator.fleet.policies import SplitPolicy
 from simulator.fleet.result import FleetResult
-from simulator.fleet.routing import Arrivals, Life, RoutingObservation, RoutingPolicy
+from simulator.fleet.routing import Arrivals, HeldUsers, Life, RoutingObservation, RoutingPolicy
 from simulator.fleet.running import Running, empty_columns
 from simulator.fleet.warm import warm_users
 
@@ -49,6 +49,14 @@ class Host:
         self.local[new] = np.arange(self.users, self.users + len(new))
         self.users += len(new)
         return self.local[users]
+
+    def held(self) -> HeldUsers:
+        """Return the users whose state is here."""
+        users = np.flatnonzero(self.local >= 0)
+        record = self.instance.users.record[self.local[users]]
+        there = record[:, state.TIER] > 0
+        mine = record[there]
+        return HeldUsers(users[there].astype(np.uint32), mine[:, state.TOKENS], mine[:, state.TIER])
 
 
 @dataclass(kw_only=True)
@@ -173,6 +181,9 @@ class Routed(Running):
             kv_tokens_asked=int(more[state.KV_ASKED]),
             kv_tokens_hit=int(more[state.KV_HIT] + more[state.LOWER_HIT]),
             waiting_ms=max(0.0, float(host.instance.floats[state.FREE_AT]) - now_ms),
+            rows_asked=int(more[state.ROWS_ASKED]),
+            rows_missed=int(more[state.ROWS_MISSED]),
+            held=host.held() if getattr(self.policy, "sees_users", False) else None,
         )
 
     def _warm(self, warm: WarmUsers) -> None:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,6 +75,14 @@ class Life:
         return Presence.DRAINING if now_ms >= self.drains_ms else Presence.READY
 
 
+class HeldUsers(NamedTuple):
+    """Users whose state an instance holds: who (as in the log), how many tokens, and in which tier (1 HBM, 2 host, 3 SSD)."""
+
+    user: NDArray[np.uint32]
+    tokens: NDArray[np.int32]
+    tier: NDArray[np.int32]
+
+
 @dataclass(frozen=True, kw_only=True)
 class RoutingObservation:
     """One instance, over the time since the policy was asked before.
@@ -88,6 +96,9 @@ class RoutingObservation:
     requests, kv_tokens_asked, kv_tokens_hit : int
     waiting_ms : float
         Work that waits for its server.
+    rows_asked, rows_missed : int
+    held : HeldUsers or None
+        At this time; only for a policy with a true `sees_users`.
     """
 
     instance: int
@@ -97,6 +108,9 @@ class RoutingObservation:
     kv_tokens_asked: int = 0
     kv_tokens_hit: int = 0
     waiting_ms: float = 0.0
+    rows_asked: int = 0
+    rows_missed: int = 0
+    held: HeldUsers | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
