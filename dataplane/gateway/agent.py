@@ -19,7 +19,7 @@ from contract.table import RoutingTable
 from dataplane.gateway.config import GatewayConfig, render, render_maps
 from dataplane.gateway.held import read_held
 from dataplane.gateway.runtime_api import CommandRefused, RuntimeApi, RuntimeUnavailable
-from dataplane.gateway.tables import Fence, Held, Step, Want, is_older, plan, want_of
+from dataplane.gateway.tables import Fence, Held, Step, Want, is_older, lineage_of, plan, want_of
 
 log = logging.getLogger("grfleet.gateway")
 
@@ -78,6 +78,7 @@ class GatewayAgent:
         self._reread_s = reread_s
         self._fence = Fence()
         self._table: RoutingTable | None = None
+        self._lineage = 0
         self._users: Mapping[str, str] = {}
         self._want: Want | None = None
         self._held_users: dict[str, int] | None = None
@@ -91,22 +92,28 @@ class GatewayAgent:
         """Generation of the table in force, -1 before the first and after a tombstone."""
         return self._fence.generation
 
-    def offer(self, table: RoutingTable) -> bool:
+    def offer(self, table: RoutingTable, *, uid: str = "") -> bool:
         """Take a table if its generation is new; say whether it was taken.
+
+        Parameters
+        ----------
+        uid
+            Of the published object, if it has one: generations of another object are not compared.
 
         Raises
         ------
         ProtocolViolation
             When its slots are no table; the one in force stays.
         """
-        want = want_of(table, self._users)
-        if not self._fence.admits(table):
+        lineage = lineage_of(uid)
+        want = want_of(table, self._users, lineage=lineage)
+        if not self._fence.admits(table, lineage=lineage):
             self.counts.tables_refused += 1
             return False
         self.counts.tables_taken += 1
         for row in want.refused:
             log.warning("an instance is left out", extra={"instance": row.name, "why": row.reason})
-        self._table = table
+        self._table, self._lineage = table, lineage
         self._set(want)
         self.write_files()
         return True
@@ -116,7 +123,7 @@ class GatewayAgent:
         limit = self.config.max_users
         self._users = dict(list(users.items())[:limit]) if len(users) > limit else dict(users)
         if self._table is not None:
-            self._set(want_of(self._table, self._users))
+            self._set(want_of(self._table, self._users, lineage=self._lineage))
 
     def _set(self, want: Want) -> None:
         self._want = want
@@ -174,8 +181,14 @@ class GatewayAgent:
             self._held_users = dict(held.users)
         older = is_older(held, want)
         overdue = self._draining.overdue(held, want, now_s=now_s, limit_s=self.config.drain_seconds)
+        refusals = []
         for step in plan(held, want, config=self.config, overdue=overdue):
-            await self._apply(step)
+            try:
+                await self._apply(step)
+            except CommandRefused as error:  # what one server is refused must not keep the others' users waiting
+                refusals.append(error)
+        if refusals:
+            raise refusals[0]
         if not older:
             self._held_users = dict(want.users)
         if want is self._want and not older:

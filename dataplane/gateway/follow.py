@@ -1,7 +1,7 @@
 """Where a gateway's table comes from: a file, an HTTP address, or a GRRoutingTable watched through the Kubernetes API.
 
-Every source goes on for ever: what cannot be read is told once per change of its reason, and the table in force stays. Only a
-source's explicit word, a table without instances or a deleted object, empties a gateway.
+Every source goes on for ever: what cannot be read is told, and the table in force stays. Only a table without instances, the
+tombstone of a deleted pool, empties a gateway; an object that is missing or deleted does not.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import json
 import random
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,25 +19,31 @@ import httpx
 import msgspec
 
 from contract.errors import ProtocolViolation
-from contract.keys import SLOTS
-from contract.table import NOBODY, RoutingTable, pack_slots
+from contract.table import RoutingTable
 
 MAX_TABLE_BYTES = 4 * 2**20
 _WATCH_S = 240
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _TABLES = "/apis/grfleet.dev/v1alpha1/namespaces/{namespace}/grroutingtables"
-TOMBSTONE = RoutingTable(generation=0, instances=[], slots=pack_slots([NOBODY] * SLOTS))
+
+
+@dataclass(frozen=True)
+class Published:
+    """A table, and the uid of the object it stands in (empty where there is none)."""
+
+    table: RoutingTable
+    uid: str = ""
 
 
 class TableSource(Protocol):
     """Gives tables as they appear; never ends by itself."""
 
-    def tables(self) -> AsyncIterator[RoutingTable]:
+    def tables(self) -> AsyncIterator[Published]:
         """Tables, the newest as soon as it is seen; a table may come twice."""
         ...
 
 
-def table_from(raw: bytes) -> RoutingTable:
+def table_from(raw: bytes) -> Published:
     """Return the table in a document: a table itself, or a GRRoutingTable object that holds it in its status.
 
     Raises
@@ -49,11 +55,16 @@ def table_from(raw: bytes) -> RoutingTable:
         raise ProtocolViolation(f"a table of {len(raw)} bytes, {MAX_TABLE_BYTES} are allowed")
     try:
         document = msgspec.json.decode(raw)
-        if isinstance(document, dict) and isinstance(document.get("status"), dict):
-            document = document["status"]
-        return msgspec.convert(document, RoutingTable)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ProtocolViolation(f"not a routing table: {error}") from error
+    return _published(document) if isinstance(document, dict) and "status" in document else Published(_table_of(document))
+
+
+def _published(item: Any) -> Published:
+    try:
+        return Published(_table_of(item["status"]), str(item["metadata"].get("uid", "")))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ProtocolViolation(f"not a GRRoutingTable: {error!r}") from error
 
 
 @dataclass
@@ -64,7 +75,7 @@ class FileSource:
     on_problem: Callable[[str], None]
     period_s: float = 0.2
 
-    async def tables(self) -> AsyncIterator[RoutingTable]:
+    async def tables(self) -> AsyncIterator[Published]:
         """Tables of the file, one for each change of its contents."""
         last: bytes | None = None
         problem = ""
@@ -91,28 +102,37 @@ class HttpSource:
     rng: random.Random
     period_s: float = 1.0
 
-    async def tables(self) -> AsyncIterator[RoutingTable]:
+    async def tables(self) -> AsyncIterator[Published]:
         """Tables of the address, one for each answer that differs from the one before."""
         last: bytes | None = None
         headers: dict[str, str] = {}
         async with httpx.AsyncClient(timeout=5.0) as client:
             while True:
                 try:
-                    answer = await client.get(self.url, headers=headers)
-                    if answer.status_code != 304:
-                        raw = answer.raise_for_status().content
-                        headers = {"if-none-match": answer.headers["etag"]} if "etag" in answer.headers else {}
-                        if raw != last:
-                            last = raw
-                            yield table_from(raw)
+                    status, etag, raw = await self._get(client, headers)
+                    if status != 304 and raw != last:
+                        last = raw
+                        headers = {"if-none-match": etag} if etag else {}
+                        yield table_from(raw)
                 except (httpx.HTTPError, ProtocolViolation) as error:
                     self.on_problem(f"{self.url}: {type(error).__name__} {error}")
                 await asyncio.sleep(self.period_s * self.rng.uniform(0.8, 1.2))
 
+    async def _get(self, client: httpx.AsyncClient, headers: dict[str, str]) -> tuple[int, str, bytes]:
+        async with client.stream("GET", self.url, headers=headers) as answer:
+            if answer.status_code != 304:
+                answer.raise_for_status()
+            raw = bytearray()
+            async for chunk in answer.aiter_bytes():
+                raw += chunk
+                if len(raw) > MAX_TABLE_BYTES:
+                    raise ProtocolViolation(f"a table of more than {MAX_TABLE_BYTES} bytes")
+            return answer.status_code, str(answer.headers.get("etag", "")), bytes(raw)
+
 
 @dataclass
 class WatchSource:
-    """A GRRoutingTable, listed and watched with the pod's own ServiceAccount; an object that is deleted gives a tombstone."""
+    """A GRRoutingTable, listed and watched with the pod's own ServiceAccount."""
 
     namespace: str
     name: str
@@ -120,7 +140,7 @@ class WatchSource:
     on_problem: Callable[[str], None]
     rng: random.Random
 
-    async def tables(self) -> AsyncIterator[RoutingTable]:
+    async def tables(self) -> AsyncIterator[Published]:
         """Tables of the object, in the order of its versions."""
         pause_s = 0.2
         while True:
@@ -134,15 +154,13 @@ class WatchSource:
             await asyncio.sleep(self.rng.uniform(0.5, 1.0) * pause_s)
             pause_s = min(5.0, pause_s * 2)
 
-    async def _once(self, client: httpx.AsyncClient) -> AsyncIterator[RoutingTable]:
+    async def _once(self, client: httpx.AsyncClient) -> AsyncIterator[Published]:
         path = _TABLES.format(namespace=self.namespace)
         chosen = {"fieldSelector": f"metadata.name={self.name}"}
         listing = (await client.get(path, params=chosen)).raise_for_status().json()
         for item in listing["items"]:
-            if status := item.get("status"):
-                yield _table_of(status)
-        if not listing["items"]:
-            yield TOMBSTONE
+            if item.get("status"):
+                yield _published(item)
         watch = {**chosen, "watch": "true", "resourceVersion": listing["metadata"]["resourceVersion"]}
         watch["timeoutSeconds"] = str(_WATCH_S)
         async with client.stream("GET", path, params=watch, timeout=_WATCH_S + 30) as answer:
@@ -151,13 +169,11 @@ class WatchSource:
                 event = json.loads(line)
                 if event["type"] == "ERROR":
                     return
-                if event["type"] == "DELETED":
-                    yield TOMBSTONE
-                elif event["type"] != "BOOKMARK" and (status := event["object"].get("status")):
-                    yield _table_of(status)
+                if event["type"] in ("ADDED", "MODIFIED") and event["object"].get("status"):
+                    yield _published(event["object"])
 
 
-def _table_of(status: Mapping[str, Any]) -> RoutingTable:
+def _table_of(status: object) -> RoutingTable:
     try:
         return msgspec.convert(status, RoutingTable)
     except msgspec.ValidationError as error:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dataplane.gateway.config import FLEET, SLOT_TABLE, USER_TABLE, GatewayConfig
 from dataplane.gateway.runtime_api import CommandRefused, RuntimeApi
-from dataplane.gateway.tables import GENERATION_KEY, Held, HeldServer
+from dataplane.gateway.tables import GENERATION_KEY, LINEAGE_KEY, Held, HeldServer
 
 _STATE_VERSION = "1"
 
@@ -46,6 +46,7 @@ async def read_held(api: RuntimeApi, config: GatewayConfig, *, users: dict[str, 
     return Held(
         servers=servers,
         generation=held_slots.pop(GENERATION_KEY, 0),
+        lineage=held_slots.pop(LINEAGE_KEY, 0),
         slots=held_slots,
         users=users,
         names=_map(named),

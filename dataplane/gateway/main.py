@@ -19,9 +19,10 @@ from contract.errors import ProtocolViolation
 from dataplane.agent import logs
 from dataplane.gateway.agent import GatewayAgent
 from dataplane.gateway.config import ConfigError, GatewayConfig
-from dataplane.gateway.follow import TableSource, source_of
+from dataplane.gateway.follow import Published, TableSource, source_of
 
 log = logging.getLogger("grfleet.gateway")
+_FIRST_TABLE_S = 2.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,30 +33,49 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = _config(options)
         agent = GatewayAgent(config, monotonic_s=time.monotonic)
         config.directory.mkdir(parents=True, exist_ok=True)
-        agent.write_files()
-        if options.render_only:
-            print(config.directory / "haproxy.cfg")  # noqa: T201  # the answer of the command
-            return 0
         # Randomness only spreads pauses.
         source = source_of(options.table, on_problem=lambda text: log.warning(text), rng=random.Random())
     except (ConfigError, OSError, ValueError) as error:
         sys.stderr.write(f"grfleet-gateway: {error}\n")
         return 2
-    return asyncio.run(_serve(agent, source, haproxy=options.run_haproxy))
+    return asyncio.run(_serve(agent, source, haproxy=options.run_haproxy, render_only=options.render_only))
+
+
+async def first_files(agent: GatewayAgent, source: TableSource) -> None:
+    """Write the files for HAProxy's start with the first table, if one comes soon; else keep those that a start before left."""
+    try:
+        async with asyncio.timeout(_FIRST_TABLE_S):
+            async for published in source.tables():
+                _offer(agent, published)
+                if agent.generation >= 0:
+                    return
+    except TimeoutError:
+        log.warning("no table yet; haproxy starts with what it had")
+    if not await asyncio.to_thread((agent.config.directory / "haproxy.cfg").exists):
+        agent.write_files()
 
 
 async def follow(agent: GatewayAgent, source: TableSource) -> None:
     """Offer every table of a source to an agent, for ever; what cannot be used is logged and changes nothing."""
-    async for table in source.tables():
-        try:
-            taken = agent.offer(table)
-        except (ProtocolViolation, ConfigError) as error:
-            log.warning("a table is refused", extra={"error": str(error)[:400]})
-            continue
-        log.info("table", extra={"generation": table.generation, "taken": taken, "instances": len(table.instances)})
+    async for published in source.tables():
+        _offer(agent, published)
 
 
-async def _serve(agent: GatewayAgent, source: TableSource, *, haproxy: str | None) -> int:
+def _offer(agent: GatewayAgent, published: Published) -> None:
+    table = published.table
+    try:
+        taken = agent.offer(table, uid=published.uid)
+    except (ProtocolViolation, ConfigError) as error:
+        log.warning("a table is refused", extra={"error": str(error)[:400]})
+        return
+    log.info("table", extra={"generation": table.generation, "taken": taken, "instances": len(table.instances)})
+
+
+async def _serve(agent: GatewayAgent, source: TableSource, *, haproxy: str | None, render_only: bool) -> int:
+    await first_files(agent, source)
+    if render_only:
+        print(agent.config.directory / "haproxy.cfg")  # noqa: T201  # the answer of the command
+        return 0
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

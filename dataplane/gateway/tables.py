@@ -11,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+import xxhash
+
 from contract.keys import SLOTS
 from contract.table import NOBODY, RoutingTable, unpack_slots
 from dataplane.gateway.config import FLEET, SLOT_TABLE, USER_TABLE, GatewayConfig, server_options
 from dataplane.gateway.servers import Refused, Server, servers_of
 
-GENERATION_KEY = SLOTS  # no slot: those end one below
+GENERATION_KEY = SLOTS  # no slot: those end one below; nor is the next
+LINEAGE_KEY = SLOTS + 1
 MAX_GENERATION = 2**32 - 1
 _MAINTENANCE = 0x01 | 0x02 | 0x04  # forced, inherited, from the file
 _DRAIN = 0x08
@@ -51,6 +54,7 @@ class Held:
     slots: Mapping[int, int] = field(default_factory=dict)
     users: Mapping[str, int] = field(default_factory=dict)
     generation: int = 0
+    lineage: int = 0
     names: Mapping[str, str] = field(default_factory=dict)
     echoes: Mapping[str, str] = field(default_factory=dict)
 
@@ -60,6 +64,7 @@ class Want:
     """What it should hold: a table with server ids in place of indices, and the hot users."""
 
     generation: int
+    lineage: int = 0
     servers: tuple[Server, ...] = ()
     slots: Mapping[int, int] = field(default_factory=dict)
     users: Mapping[str, int] = field(default_factory=dict)
@@ -85,23 +90,29 @@ def is_tombstone(table: RoutingTable) -> bool:
 
 
 class Fence:
-    """Lets tables through whose generation rises; after a tombstone any generation is new again."""
+    """Lets tables through whose generation rises; after a tombstone, or in an object made anew, any generation is new."""
 
     def __init__(self) -> None:
         self.generation = -1
+        self._lineage = 0
 
-    def admits(self, table: RoutingTable) -> bool:
+    def admits(self, table: RoutingTable, *, lineage: int = 0) -> bool:
         """Whether `table` is to be obeyed; if so, it is the one in force from now on."""
         if is_tombstone(table):
             self.generation = -1
             return True
-        if table.generation <= self.generation:
+        if lineage == self._lineage and table.generation <= self.generation:
             return False
-        self.generation = table.generation
+        self.generation, self._lineage = table.generation, lineage
         return True
 
 
-def want_of(table: RoutingTable, users: Mapping[str, str] | None = None) -> Want:
+def lineage_of(uid: str) -> int:
+    """Number of the published object that a table is from, 0 for one that has no uid (a file, an address)."""
+    return xxhash.xxh32_intdigest(uid.encode()) if uid else 0
+
+
+def want_of(table: RoutingTable, users: Mapping[str, str] | None = None, *, lineage: int = 0) -> Want:
     """Return what HAProxy should hold for a table.
 
     Parameters
@@ -121,6 +132,7 @@ def want_of(table: RoutingTable, users: Mapping[str, str] | None = None) -> Want
     by_uid = {s.uid: s.id for s in servers if not s.draining_only}
     return Want(
         generation=min(table.generation, MAX_GENERATION),
+        lineage=lineage,
         servers=servers,
         slots={slot: ids[owner] for slot, owner in enumerate(owners) if owner != NOBODY and owner in ids},
         users={key: by_uid[uid] for key, uid in (users or {}).items() if uid in by_uid},
@@ -131,7 +143,8 @@ def want_of(table: RoutingTable, users: Mapping[str, str] | None = None) -> Want
 def is_older(held: Held, want: Want) -> bool:
     """Whether HAProxy already follows a later table of the same pool (another replica's agent wrote it, or this one before)."""
     known = {server.id for server in want.servers}
-    return held.generation > want.generation and any(owner in known for owner in held.slots.values())
+    newer = held.lineage == want.lineage and held.generation > want.generation
+    return newer and any(owner in known for owner in held.slots.values())
 
 
 def plan(held: Held, want: Want, *, config: GatewayConfig, overdue: frozenset[int] = frozenset()) -> tuple[Step, ...]:
@@ -148,7 +161,7 @@ def plan(held: Held, want: Want, *, config: GatewayConfig, overdue: frozenset[in
     return _kept(
         [
             *arriving,
-            Step("generation", _entries(SLOT_TABLE, {GENERATION_KEY: (held.generation, want.generation)})),
+            Step("generation", _entries(SLOT_TABLE, _marks(held, want))),
             Step("slots", _entries(SLOT_TABLE, _changes(held.slots, want.slots))),
             *_users(held, want),
             *_leaving(held, want, config, overdue),
@@ -197,6 +210,10 @@ def _map_entry(path: object, held: Mapping[str, str], key: str, value: str) -> s
 def _move(server: Server) -> str:
     host, port = server.address.rsplit(":", 1)
     return f"set server {FLEET}/{server.label} addr {host.strip('[]')} port {port}"
+
+
+def _marks(held: Held, want: Want) -> dict[int, tuple[int, int]]:
+    return {LINEAGE_KEY: (held.lineage, want.lineage), GENERATION_KEY: (held.generation, want.generation)}
 
 
 def _changes(held: Mapping[int, int], want: Mapping[int, int]) -> dict[int, tuple[int, int]]:

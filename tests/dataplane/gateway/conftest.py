@@ -1,5 +1,6 @@
 """Fixtures of the gateway's tests: a real HAProxy, unpacked from Debian's package and never installed."""
 
+import os
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,9 @@ from testbed.debian import DebianError, Tree, ensure_debian_tree
 
 @pytest.fixture(scope="session")
 def haproxy() -> Tree:
+    """HAProxy of Debian's package; the environment variable GRFLEET_HAPROXY names a tree with another one to test."""
+    if other := os.environ.get("GRFLEET_HAPROXY"):
+        return Tree(Path(other))
     try:
         return ensure_debian_tree(["haproxy"])
     except DebianError as error:
