@@ -18,11 +18,12 @@ from pathlib import Path
 from contract.errors import ProtocolViolation
 from dataplane.agent import logs
 from dataplane.gateway.agent import GatewayAgent
-from dataplane.gateway.config import ConfigError, GatewayConfig
+from dataplane.gateway.config import ConfigError, GatewayConfig, validate
 from dataplane.gateway.follow import Published, TableSource, source_of
 
 log = logging.getLogger("grfleet.gateway")
 _FIRST_TABLE_S = 2.0
+_GENTLE_STOP_S = 5.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logs.configure(options.log_level)
     try:
         config = _config(options)
+        validate(config)
         agent = GatewayAgent(config, monotonic_s=time.monotonic)
         config.directory.mkdir(parents=True, exist_ok=True)
         # Randomness only spreads pauses.
@@ -97,11 +99,19 @@ async def _serve(agent: GatewayAgent, source: TableSource, *, haproxy: str | Non
     failed = [r for r in results if isinstance(r, Exception)]
     for failure in failed:
         log.error("the gateway ends", extra={"error": repr(failure)[:400]})
-    if process is not None and process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(signal.SIGUSR1)  # stop gently: requests in flight are answered
-        await process.wait()
+    if process is not None:
+        await _stop_haproxy(process)
     return 0 if stop.is_set() and not failed else 1
+
+
+async def _stop_haproxy(process: asyncio.subprocess.Process) -> None:
+    """Let requests in flight be answered, but do not wait for callers that only keep their connections."""
+    for number, patience_s in ((signal.SIGUSR1, _GENTLE_STOP_S), (signal.SIGTERM, _GENTLE_STOP_S), (signal.SIGKILL, None)):
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(number)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), patience_s)
+            return
 
 
 async def _start_haproxy(program: str, config: GatewayConfig) -> asyncio.subprocess.Process:

@@ -144,6 +144,8 @@ class RuntimeApi:
             if not chunk:
                 raise EOFError("closed")
             self._rest += chunk
+        if end > self._max_answer_bytes:
+            raise EOFError(f"an answer of {end} bytes")
         answer = bytes(self._rest[:end])
         del self._rest[: end + len(_PROMPT)]
         return answer.decode(errors="replace").strip()

@@ -13,10 +13,13 @@ from testbed.debian import DebianError, Tree, ensure_debian_tree
 
 
 @pytest.fixture(scope="session")
-def haproxy() -> Tree:
-    """HAProxy of Debian's package; the environment variable GRFLEET_HAPROXY names a tree with another one to test."""
+def haproxy(tmp_path_factory: pytest.TempPathFactory) -> Tree:
+    """HAProxy of Debian's package, or the program that the environment variable GRFLEET_HAPROXY names."""
     if other := os.environ.get("GRFLEET_HAPROXY"):
-        return Tree(Path(other))
+        folder = tmp_path_factory.mktemp("haproxy") / "usr" / "sbin"
+        folder.mkdir(parents=True)
+        (folder / "haproxy").symlink_to(other)
+        return Tree(folder.parent.parent)
     try:
         return ensure_debian_tree(["haproxy"])
     except DebianError as error:

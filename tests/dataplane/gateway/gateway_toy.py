@@ -17,6 +17,7 @@ class Toy:
         self.attempts: list[str] = []
         self.drop_first_byte = False
         self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[object]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def start(self, port: int = 0) -> "Toy":
@@ -31,11 +32,16 @@ class Toy:
             for writer in list(self._writers):
                 writer.transport.abort()
             self._server = None
-        await asyncio.sleep(0)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
-        with contextlib.suppress(OSError, EOFError):
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        with contextlib.suppress(OSError, EOFError, asyncio.CancelledError):
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
                 headers = {
@@ -53,6 +59,7 @@ class Toy:
                 writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
                 await writer.drain()
         self._writers.discard(writer)
+        self._tasks.discard(task)
         writer.close()
 
 
