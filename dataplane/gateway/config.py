@@ -51,7 +51,9 @@ class GatewayConfig:
     key_id
         Name of the pool key, handed on with the user key.
     bounded_load_percent, retriable_bytes
-        Bound of the last resort in percent of the mean load, and the largest request that is tried again elsewhere.
+        Bound of the last resort in percent of the mean load, and the largest request that is tried again elsewhere. Below 200
+        the survivors of a small fleet may all stand at the bound, as they carry the load of a dead one as well; HAProxy would
+        then choose the dead one again for the retry.
     peers
         `name -> address` of all replicas; `local_peer` names this one. Without peers the tables still survive a reload.
     check_path
@@ -68,7 +70,7 @@ class GatewayConfig:
     directory: Path
     id_header: str = "x-user-id"
     key_id: str = ""
-    bounded_load_percent: int = 150
+    bounded_load_percent: int = 200
     retriable_bytes: int = 32_768
     peers: Mapping[str, str] = field(default_factory=dict)
     local_peer: str = "local"
@@ -122,7 +124,7 @@ def validate(config: GatewayConfig) -> None:
     if config.peers and config.local_peer not in config.peers:
         raise ConfigError(f"local peer: {config.local_peer} is not among the peers")
     for name, value, low, high in (
-        ("bounded load percent", config.bounded_load_percent, 101, 1000),
+        ("bounded load percent", config.bounded_load_percent, 200, 1000),
         ("retriable bytes", config.retriable_bytes, 16_384, 1_048_576),
         ("check interval ms", config.check_interval_ms, 50, 60_000),
         ("max connections", config.max_connections, 10, 1_000_000),

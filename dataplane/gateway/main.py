@@ -185,7 +185,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--render-only", action="store_true", help="write the files, print the path of haproxy.cfg, and end")
     add("--id-header", default="x-user-id", metavar="NAME", help="request header with the raw user id; default %(default)s")
     add("--key-id", default="", metavar="ID", help="name of the pool key, handed on to instances as x-gr-key-id")
-    add("--bounded-load-percent", type=int, default=150, metavar="N", help="bound of the fallback hash; default %(default)s")
+    add(
+        "--bounded-load-percent",
+        type=int,
+        default=200,
+        metavar="N",
+        help="bound of the fallback hash, 200 or more; default %(default)s",
+    )
     add("--peer", action="append", default=[], metavar="NAME=HOST:PORT", help="a replica, this one included; may be repeated")
     add("--local-peer", default="local", metavar="NAME", help="which of the peers this is; default %(default)s")
     add("--check-path", metavar="PATH", help="health check by HTTP, such as /gr/v1/ready; default: the port opens")

@@ -59,7 +59,7 @@ def test_haproxy_takes_the_file_without_a_warning(haproxy: Tree, short_folder: P
         {"local_peer": "a\nb"},
         {"peers": {"a": "127.0.0.1:1"}, "local_peer": "b"},
         {"peers": {"a": "x y"}, "local_peer": "a"},
-        {"bounded_load_percent": 100},
+        {"bounded_load_percent": 199},
         {"retriable_bytes": 100},
         {"threads": 0},
         {"drain_seconds": 0},
