@@ -82,18 +82,16 @@ async def _serve(agent: GatewayAgent, source: TableSource, *, haproxy: str | Non
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     process = await _start_haproxy(haproxy, agent.config) if haproxy is not None else None
-    ready = {"ready": True, "bind": agent.config.bind, "haproxySocket": str(agent.config.admin_socket)}
-    sys.stdout.write(json.dumps(ready) + "\n")
-    sys.stdout.flush()
     tasks: list[asyncio.Task[object]] = [
         asyncio.create_task(follow(agent, source)),
         asyncio.create_task(agent.run()),
         asyncio.create_task(stop.wait()),
     ]
+    announcing = asyncio.create_task(_announce(agent))
     if process is not None:
         tasks.append(asyncio.create_task(process.wait()))
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in tasks:
+    for task in (*tasks, announcing):
         task.cancel()
     results = await asyncio.gather(*tasks, return_exceptions=True)
     failed = [r for r in results if isinstance(r, Exception)]
@@ -102,6 +100,14 @@ async def _serve(agent: GatewayAgent, source: TableSource, *, haproxy: str | Non
     if process is not None:
         await _stop_haproxy(process)
     return 0 if stop.is_set() and not failed else 1
+
+
+async def _announce(agent: GatewayAgent) -> None:
+    """Say where requests arrive, once HAProxy holds the first table."""
+    await agent.settled.wait()
+    ready = {"ready": True, "bind": agent.config.bind, "haproxySocket": str(agent.config.admin_socket)}
+    sys.stdout.write(json.dumps(ready) + "\n")
+    sys.stdout.flush()
 
 
 async def _stop_haproxy(process: asyncio.subprocess.Process) -> None:

@@ -24,7 +24,7 @@ TESTED_ELSEWHERE = {
     f"docs/{page}.md"
     for page in (
         *("install", "contract", "agent", "first-pool", "first-pods", "images", "operations", "pools", "scaling", "traces"),
-        *("decision-core", "fleet", "rollout", "simulator", "tiers", "training"),
+        *("decision-core", "fleet", "rollout", "routing", "simulator", "tiers", "training"),
     )
 }
 

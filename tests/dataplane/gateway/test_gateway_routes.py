@@ -151,6 +151,13 @@ async def test_a_key_that_a_caller_made_itself_is_taken_and_a_raw_id_beside_it_w
     assert both.seen["x-gr-user-key"] == user_key(POOL_KEY, "u-2")
 
 
+async def test_of_two_headers_with_an_id_the_last_one_counts_and_neither_goes_further(gateway: Gateway) -> None:
+    await gateway.offer(table(1, gateway.rows("a", "b", "c")))
+    answer = await Caller(gateway.port).get({"x-user-id": "first\r\nx-user-id: second"})
+    assert answer.seen["x-gr-user-key"] == user_key(POOL_KEY, "second")
+    assert "x-user-id" not in answer.seen
+
+
 async def test_no_raw_id_stands_in_tables_statistics_or_logs(gateway: Gateway) -> None:
     await gateway.offer(table(1, gateway.rows("a", "b", "c")))
     secret = "somebody@example.org"
