@@ -58,8 +58,8 @@ class GatewayAgent:
         The configuration of that HAProxy.
     monotonic_s
         Clock for drains and for reading everything again.
-    reread_s
-        How often the hot-user table is read from HAProxy although nothing hints at a difference.
+    compare_s, reread_s
+        How often servers and slots, and the hot-user table, are read from HAProxy although nothing hints at a difference.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class GatewayAgent:
         *,
         monotonic_s: Callable[[], float],
         api: RuntimeApi | None = None,
+        compare_s: float = 2.0,
         reread_s: float = 60.0,
     ) -> None:
         self.config = config
@@ -75,13 +76,15 @@ class GatewayAgent:
         self.settled = asyncio.Event()
         self._api = api or RuntimeApi(config.admin_socket)
         self._monotonic_s = monotonic_s
+        self._compare_s = compare_s
         self._reread_s = reread_s
         self._fence = Fence()
         self._table: RoutingTable | None = None
         self._lineage = 0
         self._users: Mapping[str, str] = {}
         self._want: Want | None = None
-        self._held_users: dict[str, int] | None = None
+        self._held_users: Mapping[str, int] | None = None
+        self._compared: tuple[Want, float] | None = None
         self._read_s = -1e9
         self._process: str | None = None
         self._draining = _Draining()
@@ -163,7 +166,7 @@ class GatewayAgent:
         except (CommandRefused, ProtocolViolation) as error:
             self.counts.refusals += 1
             log.warning("haproxy refused a command", extra={"error": str(error)[:400]})
-        self._held_users = None
+        self._held_users = self._compared = None
         return False
 
     async def _round(self) -> bool:
@@ -172,17 +175,20 @@ class GatewayAgent:
         if want is None:
             return False
         now_s = self._monotonic_s()
+        if self._compared is not None and self._compared[0] is want and now_s - self._compared[1] < self._compare_s:
+            return True
         if now_s - self._read_s >= self._reread_s:
             self._held_users = None
         if self._held_users is None:
             self._read_s = now_s
         held = await read_held(self._api, self.config, users=self._held_users)
         if self._held_users is None:
-            self._held_users = dict(held.users)
+            self._held_users = held.users
         older = is_older(held, want)
         overdue = self._draining.overdue(held, want, now_s=now_s, limit_s=self.config.drain_seconds)
         refusals = []
-        for step in plan(held, want, config=self.config, overdue=overdue):
+        steps = plan(held, want, config=self.config, overdue=overdue)
+        for step in steps:
             try:
                 await self._apply(step)
             except CommandRefused as error:  # what one server is refused must not keep the others' users waiting
@@ -190,8 +196,10 @@ class GatewayAgent:
         if refusals:
             raise refusals[0]
         if not older:
-            self._held_users = dict(want.users)
-        if want is self._want and not older:
+            self._held_users = want.users
+        self._compared = (want, now_s) if not steps and not self._draining.since_s else None
+        if want is self._want and not older and not self.settled.is_set():
+            log.info("haproxy holds the table", extra={"generation": want.generation, "servers": len(want.servers)})
             self.settled.set()
         return not older
 
@@ -215,7 +223,7 @@ class GatewayAgent:
             if self._process is not None:
                 self.counts.restarts_seen += 1
             self._process = process
-            self._held_users = None
+            self._held_users = self._compared = None
 
 
 def _fields(answer: str) -> dict[str, str]:

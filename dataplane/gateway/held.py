@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from dataplane.gateway.config import FLEET, SLOT_TABLE, USER_TABLE, GatewayConfig
 from dataplane.gateway.runtime_api import CommandRefused, RuntimeApi
@@ -11,7 +11,7 @@ from dataplane.gateway.tables import GENERATION_KEY, LINEAGE_KEY, Held, HeldServ
 _STATE_VERSION = "1"
 
 
-async def read_held(api: RuntimeApi, config: GatewayConfig, *, users: dict[str, int] | None = None) -> Held:
+async def read_held(api: RuntimeApi, config: GatewayConfig, *, users: Mapping[str, int] | None = None) -> Held:
     """Return what HAProxy holds now.
 
     Parameters

@@ -21,7 +21,7 @@ from dataplane.gateway.servers import Refused, Server, servers_of
 GENERATION_KEY = SLOTS  # no slot: those end one below; nor is the next
 LINEAGE_KEY = SLOTS + 1
 MAX_GENERATION = 2**32 - 1
-_MAINTENANCE = 0x01 | 0x02 | 0x04  # forced, inherited, from the file
+_MAINTENANCE = 0x01 | 0x02 | 0x20  # forced, inherited, without an address; 0x04 only says that the file began with it
 _DRAIN = 0x08
 
 
@@ -226,6 +226,8 @@ def _entries(table: str, changes: Mapping[int, tuple[int, int]]) -> tuple[str, .
 
 def _users(held: Held, want: Want) -> list[Step]:
     # An entry is set to nobody before it is cleared: peers learn what is set, not what is cleared.
+    if held.users is want.users:  # what the last round wrote; a hundred thousand need not be compared
+        return []
     gone = [key for key in held.users if key not in want.users]
     return [
         Step(

@@ -173,6 +173,26 @@ async def test_a_haproxy_that_is_killed_and_started_again_has_servers_slots_and_
         assert (await gateway.ask(f"u{i}")).me == owner_in(wanted)(user_key(POOL_KEY, f"u{i}"))
 
 
+async def test_a_haproxy_that_starts_again_while_an_instance_drains_comes_to_rest(gateway: Gateway) -> None:
+    """The file says `disabled` of the draining one, and HAProxy remembers for ever that it once did."""
+    leaving = row("a", gateway.toys["a"].port, state=InstanceState.DRAINING)
+    await gateway.offer(table(1, [leaving, *gateway.rows("b", "c")]))
+    await gateway.kill_haproxy()
+    await gateway.start_haproxy()
+    await until(lambda: gateway.agent.counts.restarts_seen == 1)
+    await gateway.stop_agent()
+    assert await gateway.agent.reconcile()
+    written = gateway.agent.counts.commands
+    assert await gateway.agent.reconcile()
+    assert gateway.agent.counts.commands == written
+    assert (await gateway.ask("u", x_gr_instance="a")).me == "a"
+    assert {(await gateway.ask(f"u{i}")).me for i in range(20)} == {"b", "c"}
+    ready = table(2, gateway.rows("a", "b", "c"))
+    gateway.start_agent()
+    await gateway.offer(ready)
+    assert {(await gateway.ask(f"u{i}")).me for i in range(40)} == {"a", "b", "c"}
+
+
 async def test_a_reload_under_load_loses_nothing_keeps_the_tables_and_the_agent_follows_to_the_new_process(
     make: Callable[..., Gateway],
 ) -> None:
