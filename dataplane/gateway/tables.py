@@ -165,6 +165,7 @@ def plan(held: Held, want: Want, *, config: GatewayConfig, overdue: frozenset[in
             Step("slots", _entries(SLOT_TABLE, _changes(held.slots, want.slots))),
             *_users(held, want),
             *_leaving(held, want, config, overdue),
+            Step("forget users", tuple(f"clear table {USER_TABLE} key {key}" for key in _gone_users(held, want)), optional=True),
         ]
     )
 
@@ -228,15 +229,20 @@ def _users(held: Held, want: Want) -> list[Step]:
     # An entry is set to nobody before it is cleared: peers learn what is set, not what is cleared.
     if held.users is want.users:  # what the last round wrote; a hundred thousand need not be compared
         return []
-    gone = [key for key in held.users if key not in want.users]
     return [
         Step(
             "hot users",
             tuple(f"set table {USER_TABLE} key {k} data.gpt0 {v}" for k, v in want.users.items() if held.users.get(k) != v),
         ),
-        Step("release users", tuple(f"set table {USER_TABLE} key {key} data.gpt0 0" for key in gone if held.users[key])),
-        Step("forget users", tuple(f"clear table {USER_TABLE} key {key}" for key in gone), optional=True),
+        Step(
+            "release users",
+            tuple(f"set table {USER_TABLE} key {key} data.gpt0 0" for key in _gone_users(held, want) if held.users[key]),
+        ),
     ]
+
+
+def _gone_users(held: Held, want: Want) -> list[str]:
+    return [] if held.users is want.users else [key for key in held.users if key not in want.users]
 
 
 def _leaving(held: Held, want: Want, config: GatewayConfig, overdue: frozenset[int]) -> list[Step]:
