@@ -24,8 +24,7 @@ TESTED_ELSEWHERE = {
     f"docs/{page}.md"
     for page in (
         *("install", "contract", "agent", "first-pool", "first-pods", "images", "operations", "pools", "scaling", "traces"),
-        *("allocator", "decision-core", "fleet", "rollout", "simulator", "tiers", "training"),
-        "models",
+        *("allocator", "decision-core", "fleet", "models", "rollout", "routing", "simulator", "tiers", "training"),
     )
 }
 

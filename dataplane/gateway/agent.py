@@ -1,0 +1,237 @@
+"""The loop beside one HAProxy: takes tables, compares them with what HAProxy holds, and closes the difference.
+
+It is level-triggered: each round reads HAProxy first, so a push that broke half-way, a HAProxy that started again or an update
+that was missed are all the same case. It is never on the path of a request; while it is gone HAProxy serves on from what it
+holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from contract.errors import ProtocolViolation
+from contract.table import RoutingTable
+from dataplane.gateway.config import GatewayConfig, render, render_maps
+from dataplane.gateway.held import read_held
+from dataplane.gateway.runtime_api import CommandRefused, RuntimeApi, RuntimeUnavailable
+from dataplane.gateway.tables import Fence, Held, Step, Want, is_older, lineage_of, plan, want_of
+
+log = logging.getLogger("grfleet.gateway")
+
+
+@dataclass
+class GatewayCounts:
+    """What the agent has done since it started."""
+
+    rounds: int = 0
+    tables_taken: int = 0
+    tables_refused: int = 0
+    commands: int = 0
+    refusals: int = 0
+    restarts_seen: int = 0
+    unavailable: int = 0
+    slots_written: int = 0
+
+
+@dataclass
+class _Draining:
+    since_s: dict[int, float] = field(default_factory=dict)
+
+    def overdue(self, held: Held, want: Want, *, now_s: float, limit_s: float) -> frozenset[int]:
+        staying = {server.id for server in want.servers}
+        leaving = {i for i, server in held.servers.items() if i not in staying and server.draining}
+        self.since_s = {i: self.since_s.get(i, now_s) for i in leaving}
+        return frozenset(i for i, since in self.since_s.items() if now_s - since >= limit_s)
+
+
+class GatewayAgent:
+    """Keeps one HAProxy what the table says.
+
+    Parameters
+    ----------
+    config
+        The configuration of that HAProxy.
+    monotonic_s
+        Clock for drains and for reading everything again.
+    compare_s, reread_s
+        How often servers and slots, and the hot-user table, are read from HAProxy although nothing hints at a difference.
+    """
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        *,
+        monotonic_s: Callable[[], float],
+        api: RuntimeApi | None = None,
+        compare_s: float = 2.0,
+        reread_s: float = 60.0,
+    ) -> None:
+        self.config = config
+        self.counts = GatewayCounts()
+        self.settled = asyncio.Event()
+        self._api = api or RuntimeApi(config.admin_socket)
+        self._monotonic_s = monotonic_s
+        self._compare_s = compare_s
+        self._reread_s = reread_s
+        self._fence = Fence()
+        self._table: RoutingTable | None = None
+        self._lineage = 0
+        self._users: Mapping[str, str] = {}
+        self._want: Want | None = None
+        self._held_users: Mapping[str, int] | None = None
+        self._compared: tuple[Want, float] | None = None
+        self._read_s = -1e9
+        self._process: str | None = None
+        self._draining = _Draining()
+        self._work = asyncio.Event()
+
+    @property
+    def generation(self) -> int:
+        """Generation of the table in force, -1 before the first and after a tombstone."""
+        return self._fence.generation
+
+    def offer(self, table: RoutingTable, *, uid: str = "") -> bool:
+        """Take a table if its generation is new; say whether it was taken.
+
+        Parameters
+        ----------
+        uid
+            Of the published object, if it has one: generations of another object are not compared.
+
+        Raises
+        ------
+        ProtocolViolation
+            When its slots are no table; the one in force stays.
+        """
+        lineage = lineage_of(uid)
+        want = want_of(table, self._users, lineage=lineage)
+        if not self._fence.admits(table, lineage=lineage):
+            self.counts.tables_refused += 1
+            return False
+        self.counts.tables_taken += 1
+        for row in want.refused:
+            log.warning("an instance is left out", extra={"instance": row.name, "why": row.reason})
+        self._table, self._lineage = table, lineage
+        self._set(want)
+        self.write_files()
+        return True
+
+    def set_users(self, users: Mapping[str, str]) -> None:
+        """Replace the hot users (user key -> instance uid), at most `config.max_users` of them; the rest is left out."""
+        limit = self.config.max_users
+        self._users = dict(list(users.items())[:limit]) if len(users) > limit else dict(users)
+        if self._table is not None:
+            self._set(want_of(self._table, self._users, lineage=self._lineage))
+
+    def _set(self, want: Want) -> None:
+        self._want = want
+        self.settled.clear()
+        self._work.set()
+
+    def write_files(self) -> None:
+        """Write haproxy.cfg and the maps as of the table in force, each in one step and for the owner's eyes only."""
+        servers = self._want.servers if self._want is not None else ()
+        names, echoes = self.config.map_paths
+        for path, text in zip((names, echoes), render_maps(servers), strict=True):
+            _write(path, text)
+        _write(self.config.directory / "haproxy.cfg", render(self.config, servers))
+
+    async def run(self, *, period_s: float = 0.25) -> None:
+        """Reconcile at every change and at least every `period_s` seconds, until cancelled."""
+        try:
+            while True:
+                self._work.clear()
+                await self.reconcile()
+                try:
+                    async with asyncio.timeout(period_s):
+                        await self._work.wait()
+                except TimeoutError:
+                    pass
+        finally:
+            await self._api.close()
+
+    async def reconcile(self) -> bool:
+        """Make one round; say whether HAProxy now holds what the table wants (but for servers that still drain)."""
+        self.counts.rounds += 1
+        try:
+            return await self._round()
+        except RuntimeUnavailable as error:
+            self.counts.unavailable += 1
+            log.debug("haproxy does not answer", extra={"error": str(error)})
+        except (CommandRefused, ProtocolViolation) as error:
+            self.counts.refusals += 1
+            log.warning("haproxy refused a command", extra={"error": str(error)[:400]})
+        self._held_users = self._compared = None
+        return False
+
+    async def _round(self) -> bool:
+        await self._notice_restart()
+        want = self._want
+        if want is None:
+            return False
+        now_s = self._monotonic_s()
+        if self._compared is not None and self._compared[0] is want and now_s - self._compared[1] < self._compare_s:
+            return True
+        if now_s - self._read_s >= self._reread_s:
+            self._held_users = None
+        if self._held_users is None:
+            self._read_s = now_s
+        held = await read_held(self._api, self.config, users=self._held_users)
+        if self._held_users is None:
+            self._held_users = held.users
+        older = is_older(held, want)
+        overdue = self._draining.overdue(held, want, now_s=now_s, limit_s=self.config.drain_seconds)
+        refusals = []
+        steps = plan(held, want, config=self.config, overdue=overdue)
+        for step in steps:
+            try:
+                await self._apply(step)
+            except CommandRefused as error:  # what one server is refused must not keep the others' users waiting
+                refusals.append(error)
+        if refusals:
+            raise refusals[0]
+        if not older:
+            self._held_users = want.users
+        self._compared = (want, now_s) if not steps and not self._draining.since_s else None
+        if want is self._want and not older and not self.settled.is_set():
+            log.info("haproxy holds the table", extra={"generation": want.generation, "servers": len(want.servers)})
+            self.settled.set()
+        return not older
+
+    async def _apply(self, step: Step) -> None:
+        self.counts.commands += len(step.commands)
+        if step.what == "slots":
+            self.counts.slots_written += len(step.commands)
+        if step.optional:
+            await self._api.ask_all(step.commands)
+        else:
+            await self._api.expect(step.commands, success=step.success)
+
+    async def _notice_restart(self) -> None:
+        """Follow a reload: the old process keeps this connection open, and says that it is stopping."""
+        info = _fields(await self._api.ask("show info"))
+        if info.get("Stopping", "0") != "0":
+            await self._api.close()
+            raise RuntimeUnavailable("this HAProxy is stopping; the next connection reaches its successor")
+        process = f"{info.get('Pid')} {info.get('Start_time_sec')}"
+        if process != self._process:
+            if self._process is not None:
+                self.counts.restarts_seen += 1
+            self._process = process
+            self._held_users = self._compared = None
+
+
+def _fields(answer: str) -> dict[str, str]:
+    return dict(line.split(": ", 1) for line in answer.splitlines() if ": " in line)
+
+
+def _write(path: Path, text: str) -> None:
+    part = path.with_name(f".{path.name}.part")
+    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text)
+    part.replace(path)

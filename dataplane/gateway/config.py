@@ -1,0 +1,278 @@
+"""The configuration of a gateway's HAProxy, rendered from validated values.
+
+A request's user id is hashed at the edge and taken out of the request; what HAProxy stores, logs and shows is the user key
+alone. The instance is looked up in this order: the choice that the caller echoes, the hot-user table, the slot table, and as
+the last resort HAProxy's own consistent hash with bounded load. Both tables hold server ids and are written only through the
+runtime API: traffic never writes them.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from contract.keys import SLOTS, USER_KEY_HEX_LENGTH
+from dataplane.gateway.servers import Server
+
+FLEET = "gr_fleet"
+SLOT_TABLE = "gr_slots"
+USER_TABLE = "gr_users"
+INSTANCE_MAP = "instances.map"
+ECHO_MAP = "echo.map"
+_HEADER = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
+_BIND = re.compile(r"(?:unix@/[\w./-]{1,100}|(?:[0-9.]{7,15}|\[[0-9a-fA-F:]{2,39}\]|\*)?:[0-9]{1,5})")
+_PATH = re.compile(r"/[\w./-]{0,100}")
+_PEER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_HTTP_PATH = re.compile(r"/[\w./?=&-]{0,200}")
+_MIN_KEY_BYTES = 16
+
+
+class ConfigError(ValueError):
+    """A value cannot stand in a configuration; the message names it and what it may be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewayConfig:
+    """What a gateway's HAProxy is told at its start; everything else arrives through the runtime API.
+
+    Attributes
+    ----------
+    pool_key : bytes
+        Secret of the pool, at least 16 bytes; it stands in the file, which is therefore for its owner's eyes only.
+    bind, admin_socket
+        Where requests arrive (`host:port` or `unix@/path`), and the path of the runtime API.
+    directory
+        Folder of the rendered files, readable by HAProxy.
+    id_header
+        Header with the raw user id, hashed and removed here.
+    key_id
+        Name of the pool key, handed on with the user key.
+    bounded_load_percent, retriable_bytes
+        Bound of the last resort in percent of the mean load, and the largest request that is tried again elsewhere. Below 200
+        the survivors of a small fleet may all stand at the bound, as they carry the load of a dead one as well; HAProxy would
+        then choose the dead one again for the retry.
+    peers
+        `name -> address` of all replicas; `local_peer` names this one. Without peers the tables still survive a reload.
+    check_path
+        Path of an HTTP health check; None checks that the port opens.
+    honour_echo
+        Whether a caller may choose by `x-gr-instance`.
+    max_connections, threads, max_users
+        Sizes of the process; `max_users` bounds the hot-user table.
+    """
+
+    pool_key: bytes = field(repr=False)
+    bind: str
+    admin_socket: Path
+    directory: Path
+    id_header: str = "x-user-id"
+    key_id: str = ""
+    bounded_load_percent: int = 200
+    retriable_bytes: int = 32_768
+    peers: Mapping[str, str] = field(default_factory=dict)
+    local_peer: str = "local"
+    check_path: str | None = None
+    check_interval_ms: int = 1000
+    honour_echo: bool = True
+    metrics_bind: str | None = None
+    max_connections: int = 4000
+    threads: int = 1
+    max_users: int = 131_072
+    connect_timeout_ms: int = 1000
+    answer_timeout_ms: int = 30_000
+    drain_seconds: int = 60
+
+    @property
+    def map_paths(self) -> tuple[Path, Path]:
+        """Files that name the instance of a server, and the server of an instance."""
+        return self.directory / INSTANCE_MAP, self.directory / ECHO_MAP
+
+
+def validate(config: GatewayConfig) -> None:
+    """Refuse what HAProxy would misread.
+
+    Raises
+    ------
+    ConfigError
+        Naming the first value that is wrong.
+    """
+    if len(config.pool_key) < _MIN_KEY_BYTES:
+        raise ConfigError(
+            f"pool key: at least {_MIN_KEY_BYTES} bytes are needed; check the Secret of RoutingPolicy.spec.userKeySecret"
+        )
+    _matching("id header", config.id_header, _HEADER)
+    if config.id_header.lower().startswith("x-gr-"):
+        raise ConfigError("id header: names that begin with x-gr- belong to grfleet")
+    if config.key_id:
+        _matching("key id", config.key_id, _PEER)
+    _matching("bind", config.bind, _BIND)
+    if config.metrics_bind is not None:
+        _matching("metrics bind", config.metrics_bind, _BIND)
+    if config.check_path is not None:
+        _matching("check path", config.check_path, _HTTP_PATH)
+    for path in (config.admin_socket, config.directory):
+        _matching("path", str(path), _PATH)
+    if len(str(config.admin_socket)) > 90:
+        raise ConfigError("admin socket: the path of a Unix socket has at most 90 characters")
+    _matching("local peer", config.local_peer, _PEER)
+    for name, address in config.peers.items():
+        _matching("peer", name, _PEER)
+        _matching(f"address of peer {name}", address, _BIND)
+    if config.peers and config.local_peer not in config.peers:
+        raise ConfigError(f"local peer: {config.local_peer} is not among the peers")
+    for name, value, low, high in (
+        ("bounded load percent", config.bounded_load_percent, 200, 1000),
+        ("retriable bytes", config.retriable_bytes, 16_384, 1_048_576),
+        ("check interval ms", config.check_interval_ms, 50, 60_000),
+        ("max connections", config.max_connections, 10, 1_000_000),
+        ("threads", config.threads, 1, 64),
+        ("max users", config.max_users, 1, 4_194_304),
+        ("connect timeout ms", config.connect_timeout_ms, 10, 60_000),
+        ("answer timeout ms", config.answer_timeout_ms, 10, 600_000),
+        ("drain seconds", config.drain_seconds, 1, 86_400),
+    ):
+        if not low <= value <= high:
+            raise ConfigError(f"{name}: {value} lies outside {low}..{high}")
+
+
+def _matching(what: str, value: str, pattern: re.Pattern[str]) -> None:
+    if pattern.fullmatch(value) is None:
+        raise ConfigError(f"{what}: {value[:80]!r} cannot stand in a configuration")
+
+
+def render(config: GatewayConfig, servers: tuple[Server, ...] = ()) -> str:
+    """Return the text of haproxy.cfg.
+
+    Parameters
+    ----------
+    servers
+        What the table holds now, so that a HAProxy that starts again serves before its agent has spoken.
+
+    Raises
+    ------
+    ConfigError
+        As `validate`.
+    """
+    validate(config)
+    sections = (_global(config), _defaults(config), _peers(config), _tables(config), _frontend(config), _fleet(config, servers))
+    return "\n\n".join(
+        ("# Written by grfleet-gateway; it holds the pool's key: keep it readable by its owner only.", *sections, "")
+    )
+
+
+def render_maps(servers: tuple[Server, ...]) -> tuple[str, str]:
+    """Return the contents of the two maps: server name -> instance name, and instance name -> server name."""
+    return (
+        "".join(f"{s.label} {s.name}\n" for s in servers),
+        "".join(f"{s.name} {s.label}\n" for s in servers if not s.draining_only),
+    )
+
+
+def _global(config: GatewayConfig) -> str:
+    return f"""global
+  maxconn {config.max_connections}
+  nbthread {config.threads}
+  localpeer {config.local_peer}
+  tune.bufsize {config.retriable_bytes}
+  hard-stop-after {config.drain_seconds}s
+  stats socket {config.admin_socket} mode 600 level admin expose-fd listeners
+  stats timeout 10m"""
+
+
+def _defaults(config: GatewayConfig) -> str:
+    # One retry only: the second attempt goes to another server (redispatch), and a third could go back to the first.
+    return f"""defaults
+  mode http
+  option redispatch 1
+  option idle-close-on-response
+  retries 1
+  retry-on conn-failure empty-response
+  http-reuse always
+  timeout connect {config.connect_timeout_ms}ms
+  timeout client {config.answer_timeout_ms}ms
+  timeout server {config.answer_timeout_ms}ms
+  timeout queue {config.connect_timeout_ms}ms
+  timeout http-request 10s
+  timeout http-keep-alive 60s"""
+
+
+def _peers(config: GatewayConfig) -> str:
+    peers = config.peers or {config.local_peer: f"unix@{config.directory}/peer.sock"}
+    return "\n".join(("peers gr_peers", *(f"  peer {name} {address}" for name, address in sorted(peers.items()))))
+
+
+def _tables(config: GatewayConfig) -> str:
+    return f"""backend {USER_TABLE}
+  stick-table type string len {USER_KEY_HEX_LENGTH} size {config.max_users} nopurge store gpt0 peers gr_peers
+
+backend {SLOT_TABLE}
+  stick-table type integer size {2 * SLOTS} nopurge store gpt0 peers gr_peers"""
+
+
+def _frontend(config: GatewayConfig) -> str:
+    pool_key = base64.b64encode(config.pool_key).decode()
+    lines = [
+        "frontend gr_in",
+        f"  bind {config.bind}",
+        # The whole value counts: req.hdr would cut at commas.
+        f'  http-request set-var(txn.gr_key) req.fhdr({config.id_header}),hmac(sha256,"{pool_key}"),hex,lower,bytes(0,32)'
+        f" if {{ req.fhdr({config.id_header}) -m len gt 0 }}",
+        "  http-request set-var(txn.gr_key) req.fhdr(x-gr-user-key)"
+        f" if !{{ req.fhdr({config.id_header}) -m len gt 0 }} {{ req.fhdr(x-gr-user-key) -m reg ^[0-9a-f]{{32}}$ }}",
+        f"  http-request del-header {config.id_header}",
+        "  http-request del-header x-gr-user-key",
+        "  http-request set-header x-gr-user-key %[var(txn.gr_key)] if { var(txn.gr_key) -m found }",
+    ]
+    if config.key_id:
+        lines.append(f"  http-request set-header x-gr-key-id {config.key_id} if {{ var(txn.gr_key) -m found }}")
+    lines += [
+        f"  http-response set-header x-gr-instance %[srv_name,map_str({config.map_paths[0]})]",
+        f"  default_backend {FLEET}",
+    ]
+    if config.metrics_bind is not None:
+        lines += [
+            "",
+            "frontend gr_metrics",
+            f"  bind {config.metrics_bind}",
+            "  http-request use-service prometheus-exporter if { path /metrics }",
+            "  http-request return status 404",
+        ]
+    return "\n".join(lines)
+
+
+def _fleet(config: GatewayConfig, servers: tuple[Server, ...]) -> str:
+    lines = [
+        f"backend {FLEET}",
+        "  balance hash var(txn.gr_key)",
+        "  hash-type consistent sdbm avalanche",
+        f"  hash-balance-factor {config.bounded_load_percent}",
+    ]
+    if config.check_path is not None:
+        lines += [f"  option httpchk GET {config.check_path}", "  http-check expect status 200"]
+    lines += [
+        f"  http-request set-var(txn.gr_echo) req.fhdr(x-gr-instance),map_str({config.map_paths[1]})",
+        "  http-request del-header x-gr-instance",
+        f"  http-request set-var(txn.gr_user) var(txn.gr_key),table_gpt0({USER_TABLE}) if {{ var(txn.gr_key) -m found }}",
+        f"  http-request set-var(txn.gr_slot) var(txn.gr_key),xxh32,mod({SLOTS}),table_gpt0({SLOT_TABLE})"
+        " if { var(txn.gr_key) -m found }",
+        *(["  use-server %[var(txn.gr_echo)] if { var(txn.gr_echo) -m found }"] if config.honour_echo else []),
+        # A server that is down does not end the search: the next rule is tried, and after the last one the hash.
+        "  use-server s%[var(txn.gr_user)] if { var(txn.gr_user) -m int gt 0 }",
+        "  use-server s%[var(txn.gr_slot)] if { var(txn.gr_slot) -m int gt 0 }",
+    ]
+    lines += [
+        f"  server {s.label} {s.address} {server_options(s, config)}" + (" disabled" if s.draining_only else "") for s in servers
+    ]
+    return "\n".join(lines)
+
+
+def server_options(server: Server, config: GatewayConfig) -> str:
+    """What follows the address of a server, the same in the file and in `add server`."""
+    inter = config.check_interval_ms
+    return (
+        f"id {server.id} weight {server.weight_percent} check inter {inter}ms fastinter {max(50, inter // 5)}ms "
+        f"downinter {inter}ms fall 2 rise 2 observe layer4 error-limit 3 on-error mark-down"
+    )

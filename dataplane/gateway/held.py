@@ -1,0 +1,105 @@
+"""Reads what HAProxy holds from its answers; a line that says something unexpected makes the whole answer unusable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dataplane.gateway.config import FLEET, SLOT_TABLE, USER_TABLE, GatewayConfig
+from dataplane.gateway.runtime_api import CommandRefused, RuntimeApi
+from dataplane.gateway.tables import GENERATION_KEY, LINEAGE_KEY, Held, HeldServer
+
+_STATE_VERSION = "1"
+
+
+async def read_held(api: RuntimeApi, config: GatewayConfig, *, users: Mapping[str, int] | None = None) -> Held:
+    """Return what HAProxy holds now.
+
+    Parameters
+    ----------
+    users
+        What is known of the hot-user table, to spare reading it (it may have megabytes); None reads it.
+
+    Raises
+    ------
+    CommandRefused
+        When an answer is not what HAProxy 2.6 to 2.8 gives.
+    RuntimeUnavailable
+        When it does not answer.
+    """
+    names, echoes = config.map_paths
+    state, used, slots, named, echoed = await api.ask_all(
+        [
+            f"show servers state {FLEET}",
+            f"show servers conn {FLEET}",
+            f"show table {SLOT_TABLE}",
+            f"show map {names}",
+            f"show map {echoes}",
+        ]
+    )
+    if users is None:
+        users = _table(await api.ask(f"show table {USER_TABLE}"))
+    try:
+        held_slots = {int(key): value for key, value in _table(slots).items()}
+        servers = _servers(state, used)
+    except (ValueError, IndexError, KeyError) as error:
+        raise CommandRefused(f"an answer of HAProxy cannot be read: {error}") from error
+    return Held(
+        servers=servers,
+        generation=held_slots.pop(GENERATION_KEY, 0),
+        lineage=held_slots.pop(LINEAGE_KEY, 0),
+        slots=held_slots,
+        users=users,
+        names=_map(named),
+        echoes=_map(echoed),
+    )
+
+
+def _rows(answer: str) -> list[dict[str, str]]:
+    """Rows of an answer whose first line that begins with a hash names the columns."""
+    lines = answer.splitlines()
+    head = next(i for i, line in enumerate(lines) if line.startswith("#"))
+    columns = lines[head].lstrip("# ").split()
+    return [dict(zip(columns, line.split(), strict=False)) for line in lines[head + 1 :] if line.strip()]
+
+
+def _servers(state: str, used: str) -> dict[int, HeldServer]:
+    try:
+        if state.split("\n", 1)[0].strip() != _STATE_VERSION:
+            raise ValueError("the form of `show servers state` is not version 1")
+        in_use = {row["bkname/svname"]: int(row["used_cur"]) for row in _rows(used)}
+        servers = [
+            HeldServer(
+                id=int(row["srv_id"]),
+                address=_address(row["srv_addr"], row["srv_port"]),
+                weight=int(row["srv_uweight"]),
+                admin_state=int(row["srv_admin_state"]),
+                in_use=in_use.get(f"{FLEET}/{row['srv_name']}", 0),
+            )
+            for row in _rows(state)
+        ]
+    except StopIteration as error:
+        raise ValueError("no line names the columns") from error
+    return {server.id: server for server in servers}
+
+
+def _address(host: str, port: str) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _table(answer: str) -> dict[str, int]:
+    lines = answer.splitlines()
+    if not lines or not lines[0].startswith("# table:"):
+        raise CommandRefused(f"show table: {answer[:200]!r}")
+    found: dict[str, int] = {}
+    for line in lines[1:]:
+        fields = dict(part.split("=", 1) for part in line.split()[1:] if "=" in part)
+        if "key" in fields and "gpt0" in fields:
+            found[fields["key"]] = int(fields["gpt0"])
+    return found
+
+
+def _map(answer: str) -> dict[str, str]:
+    if answer.startswith("Unknown map"):
+        raise CommandRefused(f"show map: {answer[:200]!r}")
+    lines: Sequence[list[str]] = [line.split(maxsplit=2) for line in answer.splitlines()]
+    return {parts[1]: parts[2] for parts in lines if len(parts) == 3}

@@ -1,0 +1,214 @@
+"""Command line of `grfleet-gateway`: writes a HAProxy's configuration, and keeps its tables what the routing table says."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import logging
+import random
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from contract.errors import ProtocolViolation
+from dataplane.agent import logs
+from dataplane.gateway.agent import GatewayAgent
+from dataplane.gateway.config import ConfigError, GatewayConfig, validate
+from dataplane.gateway.follow import Published, TableSource, source_of
+
+log = logging.getLogger("grfleet.gateway")
+_FIRST_TABLE_S = 2.0
+_GENTLE_STOP_S = 5.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run until SIGTERM or SIGINT and return the exit code."""
+    options = _parser().parse_args(argv)
+    logs.configure(options.log_level)
+    try:
+        config = _config(options)
+        validate(config)
+        agent = GatewayAgent(config, monotonic_s=time.monotonic)
+        config.directory.mkdir(parents=True, exist_ok=True)
+        # Randomness only spreads pauses.
+        source = source_of(options.table, on_problem=lambda text: log.warning(text), rng=random.Random())
+    except (ConfigError, OSError, ValueError) as error:
+        sys.stderr.write(f"grfleet-gateway: {error}\n")
+        return 2
+    return asyncio.run(_serve(agent, source, haproxy=options.run_haproxy, render_only=options.render_only))
+
+
+async def first_files(agent: GatewayAgent, source: TableSource) -> None:
+    """Write the files for HAProxy's start with the first table, if one comes soon; else keep those that a start before left."""
+    try:
+        async with asyncio.timeout(_FIRST_TABLE_S):
+            async for published in source.tables():
+                _offer(agent, published)
+                if agent.generation >= 0:
+                    return
+    except TimeoutError:
+        log.warning("no table yet; haproxy starts with what it had")
+    if not await asyncio.to_thread((agent.config.directory / "haproxy.cfg").exists):
+        agent.write_files()
+
+
+async def follow(agent: GatewayAgent, source: TableSource) -> None:
+    """Offer every table of a source to an agent, for ever; what cannot be used is logged and changes nothing."""
+    async for published in source.tables():
+        _offer(agent, published)
+
+
+def _offer(agent: GatewayAgent, published: Published) -> None:
+    table = published.table
+    try:
+        taken = agent.offer(table, uid=published.uid)
+    except (ProtocolViolation, ConfigError) as error:
+        log.warning("a table is refused", extra={"error": str(error)[:400]})
+        return
+    log.info("table", extra={"generation": table.generation, "taken": taken, "instances": len(table.instances)})
+
+
+async def _serve(agent: GatewayAgent, source: TableSource, *, haproxy: str | None, render_only: bool) -> int:
+    await first_files(agent, source)
+    if render_only:
+        print(agent.config.directory / "haproxy.cfg")  # noqa: T201  # the answer of the command
+        return 0
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    process = await _start_haproxy(haproxy, agent.config) if haproxy is not None else None
+    tasks: list[asyncio.Task[object]] = [
+        asyncio.create_task(follow(agent, source)),
+        asyncio.create_task(agent.run()),
+        asyncio.create_task(stop.wait()),
+    ]
+    announcing = asyncio.create_task(_announce(agent))
+    if process is not None:
+        tasks.append(asyncio.create_task(process.wait()))
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in (*tasks, announcing):
+        task.cancel()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    failed = [r for r in results if isinstance(r, Exception)]
+    for failure in failed:
+        log.error("the gateway ends", extra={"error": repr(failure)[:400]})
+    if process is not None:
+        await _stop_haproxy(process)
+    return 0 if stop.is_set() and not failed else 1
+
+
+async def _announce(agent: GatewayAgent) -> None:
+    """Say where requests arrive, once HAProxy holds the first table."""
+    await agent.settled.wait()
+    ready = {"ready": True, "bind": agent.config.bind, "haproxySocket": str(agent.config.admin_socket)}
+    sys.stdout.write(json.dumps(ready) + "\n")
+    sys.stdout.flush()
+
+
+async def _stop_haproxy(process: asyncio.subprocess.Process) -> None:
+    """Let requests in flight be answered, but do not wait for callers that only keep their connections."""
+    for number, patience_s in ((signal.SIGUSR1, _GENTLE_STOP_S), (signal.SIGTERM, _GENTLE_STOP_S), (signal.SIGKILL, None)):
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(number)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), patience_s)
+            return
+
+
+async def _start_haproxy(program: str, config: GatewayConfig) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(program, "-db", "-f", str(config.directory / "haproxy.cfg"))
+
+
+def _config(options: argparse.Namespace) -> GatewayConfig:
+    directory = Path(options.directory).absolute()
+    bind = options.bind
+    if bind.endswith(":0"):
+        bind = f"{bind[:-2]}:{_free_port(bind[:-2])}"
+    return GatewayConfig(
+        pool_key=_pool_key(Path(options.pool_key)),
+        bind=bind,
+        admin_socket=Path(options.haproxy_socket).absolute() if options.haproxy_socket else directory / "haproxy.sock",
+        directory=directory,
+        id_header=options.id_header,
+        key_id=options.key_id,
+        bounded_load_percent=options.bounded_load_percent,
+        peers=dict(_peer(text) for text in options.peer),
+        local_peer=options.local_peer,
+        check_path=options.check_path,
+        honour_echo=not options.ignore_choices,
+        metrics_bind=options.metrics_bind,
+        max_connections=options.max_connections,
+        threads=options.threads,
+        drain_seconds=options.drain_seconds,
+    )
+
+
+def _pool_key(path: Path) -> bytes:
+    """The secret as it is in its file, but for one newline that an editor left at its end."""
+    return path.read_bytes().removesuffix(b"\n")
+
+
+def _peer(text: str) -> tuple[str, str]:
+    name, separator, address = text.partition("=")
+    if not separator:
+        raise ConfigError(f"--peer {text}: use NAME=HOST:PORT")
+    return name, address
+
+
+def _free_port(host: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="grfleet-gateway",
+        description="Writes a HAProxy's configuration and keeps its servers and tables what a pool's routing table says.",
+    )
+    add = parser.add_argument
+    add("--table", required=True, metavar="FILE|URL", help="routing table: a file, http(s)://..., or kubernetes:NAMESPACE/NAME")
+    add(
+        "--pool-key",
+        required=True,
+        metavar="FILE",
+        help="secret of the pool (RoutingPolicy.spec.userKeySecret), 16 bytes or more",
+    )
+    add("--directory", required=True, metavar="DIR", help="where haproxy.cfg and its maps are written, for HAProxy to read")
+    add("--haproxy-socket", metavar="PATH", help="runtime API of HAProxy; default DIR/haproxy.sock")
+    add(
+        "--bind",
+        default="127.0.0.1:0",
+        metavar="HOST:PORT",
+        help="where requests arrive (port 0: a free one); default %(default)s",
+    )
+    add("--run-haproxy", metavar="PROGRAM", help="start this HAProxy too, and end with it; otherwise it is started by others")
+    add("--render-only", action="store_true", help="write the files, print the path of haproxy.cfg, and end")
+    add("--id-header", default="x-user-id", metavar="NAME", help="request header with the raw user id; default %(default)s")
+    add("--key-id", default="", metavar="ID", help="name of the pool key, handed on to instances as x-gr-key-id")
+    add(
+        "--bounded-load-percent",
+        type=int,
+        default=200,
+        metavar="N",
+        help="bound of the fallback hash, 200 or more; default %(default)s",
+    )
+    add("--peer", action="append", default=[], metavar="NAME=HOST:PORT", help="a replica, this one included; may be repeated")
+    add("--local-peer", default="local", metavar="NAME", help="which of the peers this is; default %(default)s")
+    add("--check-path", metavar="PATH", help="health check by HTTP, such as /gr/v1/ready; default: the port opens")
+    add("--ignore-choices", action="store_true", help="do not let callers choose an instance by x-gr-instance")
+    add("--metrics-bind", metavar="HOST:PORT", help="HAProxy's Prometheus metrics, at /metrics")
+    add("--max-connections", type=int, default=4000, metavar="N", help="default %(default)s")
+    add("--threads", type=int, default=1, metavar="N", help="threads of HAProxy; default %(default)s")
+    add("--drain-seconds", type=int, default=60, metavar="S", help="how long a server that left may finish; default %(default)s")
+    add("--log-level", choices=("debug", "info", "warning", "error"), default="info", help="default %(default)s")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

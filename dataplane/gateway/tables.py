@@ -1,0 +1,280 @@
+"""From what HAProxy holds and what the routing table wants to the commands between them; pure.
+
+Order keeps every request answerable: servers come before the slots that name them, slots leave a server before it drains, and
+it is deleted in a later round, when nothing is in flight on it. The generation stands in the slot table itself, under a key
+that is no slot, and is written before the slots: whoever holds an older table, an agent that starts again or one beside another
+replica, sees it and writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import xxhash
+
+from contract.keys import SLOTS
+from contract.table import NOBODY, RoutingTable, unpack_slots
+from dataplane.gateway.config import FLEET, SLOT_TABLE, USER_TABLE, GatewayConfig, server_options
+from dataplane.gateway.servers import Refused, Server, servers_of
+
+GENERATION_KEY = SLOTS  # no slot: those end one below; nor is the next
+LINEAGE_KEY = SLOTS + 1
+MAX_GENERATION = 2**32 - 1
+_MAINTENANCE = 0x01 | 0x02 | 0x20  # forced, inherited, without an address; 0x04 only says that the file began with it
+_DRAIN = 0x08
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldServer:
+    """One server as HAProxy reports it."""
+
+    id: int
+    address: str
+    weight: int
+    admin_state: int
+    in_use: int
+
+    @property
+    def in_maintenance(self) -> bool:
+        """Whether it takes nothing at all."""
+        return bool(self.admin_state & _MAINTENANCE)
+
+    @property
+    def draining(self) -> bool:
+        """Whether it takes only what names it."""
+        return bool(self.admin_state & _DRAIN) and not self.in_maintenance
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """What HAProxy holds; slots without an entry are missing."""
+
+    servers: Mapping[int, HeldServer] = field(default_factory=dict)
+    slots: Mapping[int, int] = field(default_factory=dict)
+    users: Mapping[str, int] = field(default_factory=dict)
+    generation: int = 0
+    lineage: int = 0
+    names: Mapping[str, str] = field(default_factory=dict)
+    echoes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Want:
+    """What it should hold: a table with server ids in place of indices, and the hot users."""
+
+    generation: int
+    lineage: int = 0
+    servers: tuple[Server, ...] = ()
+    slots: Mapping[int, int] = field(default_factory=dict)
+    users: Mapping[str, int] = field(default_factory=dict)
+    refused: tuple[Refused, ...] = ()
+
+
+@dataclass(frozen=True)
+class Step:
+    """Commands that may travel together, and what each answer must hold; `optional` ones may be refused and come again."""
+
+    what: str
+    commands: tuple[str, ...]
+    success: str = ""
+    optional: bool = False
+
+
+EMPTY = Want(generation=0)
+
+
+def is_tombstone(table: RoutingTable) -> bool:
+    """Whether it empties a gateway: a table without instances is what a deleted pool leaves."""
+    return not table.instances
+
+
+class Fence:
+    """Lets tables through whose generation rises; after a tombstone, or in an object made anew, any generation is new."""
+
+    def __init__(self) -> None:
+        self.generation = -1
+        self._lineage = 0
+
+    def admits(self, table: RoutingTable, *, lineage: int = 0) -> bool:
+        """Whether `table` is to be obeyed; if so, it is the one in force from now on."""
+        if is_tombstone(table):
+            self.generation = -1
+            return True
+        if lineage == self._lineage and table.generation <= self.generation:
+            return False
+        self.generation, self._lineage = table.generation, lineage
+        return True
+
+
+def lineage_of(uid: str) -> int:
+    """Number of the published object that a table is from, 0 for one that has no uid (a file, an address)."""
+    return xxhash.xxh32_intdigest(uid.encode()) if uid else 0
+
+
+def want_of(table: RoutingTable, users: Mapping[str, str] | None = None, *, lineage: int = 0) -> Want:
+    """Return what HAProxy should hold for a table.
+
+    Parameters
+    ----------
+    users
+        Hot users: user key -> uid of the instance; those whose instance is not in the table, or drains, are left out.
+
+    Raises
+    ------
+    contract.errors.ProtocolViolation
+        When the packed slots are not a table.
+    """
+    owners = unpack_slots(table.slots, instances=len(table.instances))
+    if is_tombstone(table):
+        return EMPTY
+    ids, servers, refused = servers_of(table.instances)
+    by_uid = {s.uid: s.id for s in servers if not s.draining_only}
+    return Want(
+        generation=min(table.generation, MAX_GENERATION),
+        lineage=lineage,
+        servers=servers,
+        slots={slot: ids[owner] for slot, owner in enumerate(owners) if owner != NOBODY and owner in ids},
+        users={key: by_uid[uid] for key, uid in (users or {}).items() if uid in by_uid},
+        refused=refused,
+    )
+
+
+def is_older(held: Held, want: Want) -> bool:
+    """Whether HAProxy already follows a later table of the same pool (another replica's agent wrote it, or this one before)."""
+    known = {server.id for server in want.servers}
+    newer = held.lineage == want.lineage and held.generation > want.generation
+    return newer and any(owner in known for owner in held.slots.values())
+
+
+def plan(held: Held, want: Want, *, config: GatewayConfig, overdue: frozenset[int] = frozenset()) -> tuple[Step, ...]:
+    """Return the steps from `held` to `want`, in order; none when nothing differs.
+
+    Parameters
+    ----------
+    overdue
+        Ids of servers whose drain has lasted too long: what is still in flight there is cut.
+    """
+    arriving = _arriving(held, want, config)
+    if is_older(held, want):
+        return _kept(arriving)
+    return _kept(
+        [
+            *arriving,
+            Step("generation", _entries(SLOT_TABLE, _marks(held, want))),
+            Step("slots", _entries(SLOT_TABLE, _changes(held.slots, want.slots))),
+            *_users(held, want),
+            *_leaving(held, want, config, overdue),
+            Step("forget users", tuple(f"clear table {USER_TABLE} key {key}" for key in _gone_users(held, want)), optional=True),
+        ]
+    )
+
+
+def _kept(steps: Iterable[Step]) -> tuple[Step, ...]:
+    return tuple(step for step in steps if step.commands)
+
+
+def _arriving(held: Held, want: Want, config: GatewayConfig) -> list[Step]:
+    new = [s for s in want.servers if s.id not in held.servers]
+    known = [(s, held.servers[s.id]) for s in want.servers if s.id in held.servers]
+    moved = [s for s, h in known if h.address != s.address]
+    reopened = [s for s, h in known if not s.draining_only and (h.in_maintenance or h.draining)]
+    names, echoes = config.map_paths
+    return [
+        Step(
+            "add servers",
+            tuple(f"add server {FLEET}/{s.label} {s.address} {server_options(s, config)}" for s in new),
+            "New server registered.",
+        ),
+        Step(
+            "name servers",
+            tuple(_map_entry(names, held.names, s.label, s.name) for s in want.servers if held.names.get(s.label) != s.name),
+        ),
+        Step(
+            "accept choices",
+            tuple(_map_entry(echoes, held.echoes, s.name, s.label) for s in want.servers if held.echoes.get(s.name) != s.label),
+        ),
+        Step("move servers", tuple(_move(s) for s in moved), "changed"),
+        Step("open servers", tuple(f"enable {kind} {FLEET}/{s.label}" for s in new for kind in ("health", "server"))),
+        Step(
+            "weights",
+            tuple(f"set server {FLEET}/{s.label} weight {s.weight_percent}" for s, h in known if h.weight != s.weight_percent),
+        ),
+        Step("reopen servers", tuple(f"set server {FLEET}/{s.label} state ready" for s in reopened)),
+    ]
+
+
+def _map_entry(path: object, held: Mapping[str, str], key: str, value: str) -> str:
+    return f"{'set' if key in held else 'add'} map {path} {key} {value}"
+
+
+def _move(server: Server) -> str:
+    host, port = server.address.rsplit(":", 1)
+    return f"set server {FLEET}/{server.label} addr {host.strip('[]')} port {port}"
+
+
+def _marks(held: Held, want: Want) -> dict[int, tuple[int, int]]:
+    return {LINEAGE_KEY: (held.lineage, want.lineage), GENERATION_KEY: (held.generation, want.generation)}
+
+
+def _changes(held: Mapping[int, int], want: Mapping[int, int]) -> dict[int, tuple[int, int]]:
+    return {slot: (held.get(slot, 0), want.get(slot, 0)) for slot in range(SLOTS) if held.get(slot, 0) != want.get(slot, 0)}
+
+
+def _entries(table: str, changes: Mapping[int, tuple[int, int]]) -> tuple[str, ...]:
+    return tuple(f"set table {table} key {key} data.gpt0 {new}" for key, (old, new) in changes.items() if old != new)
+
+
+def _users(held: Held, want: Want) -> list[Step]:
+    # An entry is set to nobody before it is cleared: peers learn what is set, not what is cleared.
+    if held.users is want.users:  # what the last round wrote; a hundred thousand need not be compared
+        return []
+    return [
+        Step(
+            "hot users",
+            tuple(f"set table {USER_TABLE} key {k} data.gpt0 {v}" for k, v in want.users.items() if held.users.get(k) != v),
+        ),
+        Step(
+            "release users",
+            tuple(f"set table {USER_TABLE} key {key} data.gpt0 0" for key in _gone_users(held, want) if held.users[key]),
+        ),
+    ]
+
+
+def _gone_users(held: Held, want: Want) -> list[str]:
+    return [] if held.users is want.users else [key for key in held.users if key not in want.users]
+
+
+def _leaving(held: Held, want: Want, config: GatewayConfig, overdue: frozenset[int]) -> list[Step]:
+    staying = {server.id: server for server in want.servers}
+    gone = [h for h in held.servers.values() if h.id not in staying]
+    to_drain = [h for h in gone if not h.draining and not h.in_maintenance]
+    to_drain += [
+        held.servers[i] for i, s in staying.items() if s.draining_only and i in held.servers and not held.servers[i].draining
+    ]
+    to_drain_new = [s.id for i, s in staying.items() if s.draining_only and i not in held.servers]
+    idle = [h for h in gone if (h.draining and (not h.in_use or h.id in overdue)) or h.in_maintenance]
+    names, echoes = config.map_paths
+    labels = {server.label for server in want.servers}
+    kept_names = {server.name for server in want.servers}
+    deleted = {f"s{h.id}" for h in idle}
+    remaining = {f"s{i}" for i in held.servers} - deleted
+    return [
+        Step("drain", tuple(f"set server {FLEET}/s{i} state drain" for i in (*(h.id for h in to_drain), *to_drain_new))),
+        Step(
+            "forget choices",
+            tuple(
+                f"del map {echoes} {name}"
+                for name, label in held.echoes.items()
+                if name not in kept_names and label not in remaining
+            ),
+        ),
+        Step("close servers", tuple(f"set server {FLEET}/s{h.id} state maint" for h in idle if not h.in_maintenance)),
+        Step(
+            "cut what is late", tuple(f"shutdown sessions server {FLEET}/s{h.id}" for h in idle if h.id in overdue and h.in_use)
+        ),
+        Step("delete servers", tuple(f"del server {FLEET}/s{h.id}" for h in idle), "Server deleted.", optional=True),
+        Step(
+            "forget names", tuple(f"del map {names} {label}" for label in held.names if label not in labels | remaining | deleted)
+        ),
+    ]
