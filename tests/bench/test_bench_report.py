@@ -67,7 +67,7 @@ def test_the_decision_benchmark_runs_and_ends_in_one_json_array() -> None:
     assert {frozenset(row) for row in rows} == {frozenset(FIELDS)}
     names = [row["name"] for row in rows]
     assert len(set(names)) == len(names)
-    baselines = [row for row in rows if row["name"].startswith("Static")]
+    baselines = [row for row in rows if row["name"].startswith("matrix product")]
     assert baselines
     assert all(row["baseline"] is None for row in baselines)
     assert all(row["ratio"] > 0 for row in rows if row not in baselines)
