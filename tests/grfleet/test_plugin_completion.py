@@ -41,7 +41,10 @@ def offered(*words: str) -> list[str]:
         (("top", "--context", ""), []),
         (("testbed", "u"), ["up"]),
         (("demo", ""), []),
-        (("no-such-command", ""), ["demo", "simulate", "oracle", "top", "decisions", "trace", "testbed"]),
+        (
+            ("no-such-command", ""),
+            ["demo", "simulate", "oracle", "top", "decisions", "replay", "train", "trace", "model", "testbed"],
+        ),
     ],
 )
 def test_what_is_offered_fits_what_was_typed(words: tuple[str, ...], expected: list[str]) -> None:

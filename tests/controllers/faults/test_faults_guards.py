@@ -49,7 +49,10 @@ async def test_an_intent_names_the_version_of_the_instance_that_it_was_decided_f
     seen = cast(Any, SimpleNamespace(stored=INSTANCE, push_age_s=None))
 
     await execute_allocation(
-        allocation.Plan(intent={"p99Ms": 50}), seen, cast(Any, None), cast(Any, None), cast(Any, None), context(sent)
+        allocation.Plan(intent={"p99Ms": 50}),
+        seen,
+        *(cast(Any, None) for _ in ("agents", "memory", "key", "models")),
+        context(sent),
     )
 
     assert (sent[0]["metadata"]["resourceVersion"], sent[0]["metadata"]["uid"]) == ("20", "uid-pool-a")

@@ -137,7 +137,8 @@ def test_agents_that_may_not_move_differ_from_their_baseline_in_nothing(tmp_path
     found = run("simulate", tmp_path / "out", "--trace", log, "--pool", manifests, "--level", level).result
 
     assert found["run"]["decisions"]
-    assert found["run"] | {"decisions": {}} == found["baseline"]
+    assert found["run"]["prediction"]["decisions"] > 0
+    assert found["run"] | {"decisions": {}, "prediction": None} == found["baseline"]
 
 
 def test_a_changed_policy_brings_all_its_guards_with_it(tmp_path: Path, plain: Path) -> None:
