@@ -97,4 +97,10 @@ def test_where_a_node_can_run_its_programs_are_made_and_a_failure_is_one(
 def test_ci_runs_the_end_to_end_tests_before_the_tests_whose_closing_line_is_its_last() -> None:
     steps = [line for line in (ROOT / ".ci" / "run").read_text().splitlines() if line.startswith("make ")]
 
-    assert [" ".join(step.split()[:2]) for step in steps] == ["make lint", "make e2e", "make scale", "make train-test", "make test"]
+    assert [" ".join(step.split()[:2]) for step in steps] == [
+        "make lint",
+        "make e2e",
+        "make scale",
+        "make train-test",
+        "make test",
+    ]
