@@ -152,6 +152,7 @@ class TieredStore:
         if dram_bytes is not None:
             self.promotions.limit_bytes = dram_bytes * self.config.promoted_percent // 100
         self._fit()
+        self._copy_more()  # what left HBM is on its way from now on, not from the next request on
 
     def advance(self, now_ms: float) -> None:
         """Let copies, promotions and expiry happen up to `now_ms`, in order.
@@ -170,16 +171,20 @@ class TieredStore:
             if not times:
                 break
             self._now_ms = max(self._now_ms, min(times))
-            for done in self.link.advance(self._now_ms):
-                if done.transfer in self._flights:
-                    self._copied(self._flights.pop(done.transfer))
-            for user in self.promotions.landed(self._now_ms):
-                self._land(user)
-            self._fit()
-            self._copy_more()
-        self.link.advance(now_ms)
+            self._arrive()
         self._now_ms = now_ms
+        self._arrive()  # the link may end a transfer that is due within its rounding of now
         self._expire()
+
+    def _arrive(self) -> None:
+        """Take in what has crossed the link or landed by now, and send what may follow."""
+        for done in self.link.advance(self._now_ms):
+            if done.transfer in self._flights:
+                self._copied(self._flights.pop(done.transfer))
+        for user in self.promotions.landed(self._now_ms):
+            self._land(user)
+        self._fit()
+        self._copy_more()
 
     def _fit(self) -> None:
         """Let go what lies above a limit that was lowered."""

@@ -152,17 +152,22 @@ def test_a_copy_that_ends_after_its_user_was_given_up_changes_nothing() -> None:
     assert queue.on_host(1) == CHUNK
 
 
-def test_ranges_of_one_user_end_in_order() -> None:
+def test_a_user_is_copied_by_one_copier_at_a_time_so_that_ranges_end_in_order() -> None:
     queue = OffloadQueue(chunk_tokens=CHUNK, limit_tokens=100)
     queue.offer(1, CHUNK)
     queue.offer(1, 2 * CHUNK)
-    first, second = queue.next_range(), queue.next_range()
-    assert first is not None
-    assert second is not None
-    with pytest.raises(ValueError, match="before an earlier range"):
-        queue.copied(second)
+    queue.offer(2, CHUNK)
+    first, stranger, nothing = queue.next_range(), queue.next_range(), queue.next_range()
+    assert first == Range(1, 0, CHUNK, 0)
+    assert stranger == Range(2, 0, CHUNK, 0)
+    assert nothing is None
+    assert queue.copied(stranger)
+    assert queue.next_range() is None
     assert queue.copied(first)
+    second = queue.next_range()
+    assert second == Range(1, CHUNK, 2 * CHUNK, 0)
     assert queue.copied(second)
+    assert queue.on_host(1) == 2 * CHUNK
 
 
 def test_cuts_that_are_not_whole_chunks_and_impossible_sizes_are_refused() -> None:
