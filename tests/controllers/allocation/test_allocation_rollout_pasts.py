@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 from rollout_world import CLIMB, SAFE, World, learned
 
 from crds.pool_rollout import PoolRollout
@@ -106,10 +105,7 @@ def test_whatever_stands_in_the_status_a_trial_goes_on_and_a_brake_ends_it(
     rollout |= {"phase": phase, "noise": noise, "since": "9999-12-31T23:59:59Z", "soakedSeconds": 10_000_000}
     if noise is None:
         del rollout["noise"]
-    try:
-        PoolRollout.model_validate(rollout)
-    except ValidationError:
-        pytest.skip("the API refuses it")
+    PoolRollout.model_validate(rollout)  # the API takes it, so a person may have written it
     world.pool["status"]["rollout"] = rollout
     world.turn(20)
     assert world.phase in ("Canary", "Extended", "Inconclusive", "RolledBack", "Complete", "Measuring")
