@@ -51,3 +51,21 @@ async def test_where_refill_blocks_the_split_moves_a_point_a_second(blocks: bool
     before = world.emb_percent
     await world.rounds(10)
     assert least <= world.emb_percent - before <= most
+
+
+async def test_in_a_burst_the_engine_is_told_to_refill_with_a_fifth_of_the_link_whatever_the_policy_allows() -> None:
+    world = World()
+    greedy = {"maxLinkPercent": 100}
+    world.static(50, refill=greedy)
+    await world.rounds(90, requests=40)
+    world.static(60, refill=greedy)
+    await world.rounds(3, requests=40)
+    assert world.engine.puts[-1].refill_bytes_per_second == 20_000_000_000
+    await world.rounds(6, requests=120)
+    asked = len(world.engine.puts)
+    world.static(70, refill=greedy)
+    await world.rounds(2, requests=120)
+    assert [put.refill_bytes_per_second for put in world.engine.puts[asked:]] == [4_000_000_000] * (
+        len(world.engine.puts) - asked
+    )
+    assert len(world.engine.puts) > asked
