@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -320,11 +320,6 @@ def _shares(result: FleetResult) -> NDArray[np.float64]:
 
 def _p99(latency_ms: NDArray[np.float64]) -> float:
     return float(np.percentile(latency_ms, 99.0)) if len(latency_ms) else 0.0
-
-
-def by_key(found: Iterable[Mapping[str, Figures]], key: str, figure: str) -> NDArray[np.float64]:
-    """Return one figure of one row in every episode."""
-    return np.array([episode[key][figure] for episode in found], dtype=np.float64)
 
 
 def rule(regime: str, part: str, shift: str, folder: Path) -> tuple[float, float, float]:

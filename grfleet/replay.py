@@ -18,8 +18,10 @@ from rich.console import Console
 from rich.table import Table
 
 from contract.agent import DecisionRecord
+from grfleet.access import Failed
 from grfleet.inert import inert
-from policies.allocation.model_file import MAX_FILE_BYTES, ModelRefused, TrainedModel, read_model
+from grfleet.model.file import read_file
+from policies.allocation.model_file import TrainedModel
 from policies.allocation.path import kernel
 from policies.allocation.strategy import decide
 from policies.allocation.types import Decision, DecisionInputs
@@ -188,16 +190,11 @@ def _records(file: Path) -> Iterator[tuple[int, DecisionRecord]]:
 
 
 def _models(files: list[Path]) -> dict[str, TrainedModel]:
-    models = {}
-    for file in files:
-        with file.open("rb") as opened:
-            data = opened.read(MAX_FILE_BYTES + 1)
-        try:
-            model = read_model(data)
-        except ModelRefused as error:
-            raise UnusableFile(f"--model {file}: {error.reason.value}: {error}") from error
-        models[model.sha256] = model
-    return models
+    try:
+        models = [read_file(file)[1] for file in files]
+    except Failed as error:
+        raise UnusableFile(f"--model {error}") from error
+    return {model.sha256: model for model in models}
 
 
 def _print(results: list[Replayed]) -> None:

@@ -41,10 +41,11 @@ def push(
 
     Pushing the same file again changes nothing. Other bytes under a name that is taken are refused: a name keeps its digest.
     """
+    from grfleet.model.file import read_file
     from grfleet.model.push import model_name, pushed
 
     try:
-        data = _checked(file)
+        data, _ = read_file(file)
         told = asyncio.run(pushed(kube, model_name(name, file), data))
     except Failed as error:
         typer.echo(f"model push: {error}", err=True)
@@ -60,9 +61,10 @@ def verify(
 ) -> None:
     """Check a file as the operator and the agents do, and print its digest, its layout and its scores. No cluster is needed."""
     from grfleet.model.describe import as_lines, described
+    from grfleet.model.file import read_file
 
     try:
-        facts = described(_checked(file, sha256=sha256 or None))
+        facts = described(read_file(file, sha256=sha256 or None)[0])
     except Failed as error:
         if as_json:
             typer.echo(json.dumps({"file": str(file), "ok": False, "problem": str(error)}))
@@ -106,24 +108,3 @@ def list_models(
 def _json(facts: dict[str, object]) -> str:
     """Facts as JSON for every reader: null for what is not a number, of which only Python's own would know what to make."""
     return json.dumps(json.loads(json.dumps(facts), parse_constant=lambda _: None))
-
-
-def _checked(file: Path, *, sha256: str | None = None) -> bytes:
-    """The bytes of a file that is a model which this release runs.
-
-    Raises
-    ------
-    Failed
-        It cannot be read, or is none; the message begins with the reason that the API would show.
-    """
-    from policies.allocation.model_file import MAX_FILE_BYTES, ModelRefused, read_model
-
-    try:
-        with file.open("rb") as opened:
-            data = opened.read(MAX_FILE_BYTES + 1)
-        read_model(data, sha256=sha256)
-    except OSError as error:
-        raise Failed(f"{file}: {error.strerror}") from error
-    except ModelRefused as error:
-        raise Failed(f"{file}: {error.reason.value}: {error}") from error
-    return data
