@@ -87,6 +87,11 @@ class TestTheKeptDemonstration:
         assert targets["Static"] <= {49, 50, 51}
         assert targets["Learned"] - {49, 50, 51}
 
+    def test_the_shipped_model_decided_in_the_adaptive_pool_and_nowhere_else(self, kept_demo: KeptDemo) -> None:
+        decisions = {name: pool["decisions"] for name, pool in kept_demo.summary["pools"].items()}
+        assert decisions["adaptive"].get("LearnedTarget", 0) > 50, decisions
+        assert "LearnedTarget" not in decisions["static"]
+
     @pytest.mark.parametrize(("page", "command"), [(page, line) for page in PAGES for line in commands(page)])
     def test_a_documented_command_works(self, kept_demo: KeptDemo, page: str, command: str) -> None:
         if command.startswith("make "):
