@@ -5,7 +5,6 @@ version; `slot_of` maps it to one of 4096 slots of the published routing table. 
 every implementation (Python, HAProxy, endpoint picker) shares.
 """
 
-import hashlib
 import hmac
 
 import xxhash
@@ -14,15 +13,15 @@ SLOTS = 4096
 USER_KEY_HEX_LENGTH = 32
 
 
-def user_key(pool_key: bytes, user_id: str) -> str:
+def user_key(pool_key: bytes, user_id: str | bytes) -> str:
     """Return the 128-bit keyed hash of a user id as 32 hex digits.
 
     Parameters
     ----------
     pool_key : bytes
         Secret of the pool, at least 16 bytes (RoutingPolicy.spec.userKeySecret).
-    user_id : str
-        Raw id as the caller knows it; hashed as UTF-8.
+    user_id : str or bytes
+        Raw id as the caller knows it; hashed as UTF-8. A gateway hands over the bytes that it was sent.
 
     Raises
     ------
@@ -33,7 +32,8 @@ def user_key(pool_key: bytes, user_id: str) -> str:
         raise ValueError("pool key: at least 16 bytes are needed; check the Secret named by RoutingPolicy.spec.userKeySecret")
     if not user_id:
         raise ValueError("user id: empty; a request without a user has no affinity and must not be hashed")
-    return hmac.new(pool_key, user_id.encode(), hashlib.sha256).hexdigest()[:USER_KEY_HEX_LENGTH]
+    raw = user_id.encode() if isinstance(user_id, str) else user_id
+    return hmac.digest(pool_key, raw, "sha256").hex()[:USER_KEY_HEX_LENGTH]
 
 
 def slot_of(key: str) -> int:

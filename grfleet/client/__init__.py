@@ -6,6 +6,7 @@ requests with one retry or one hedge. Below them, `Router` answers `pick` from t
 takes.
 """
 
+from contract.view import Pick
 from grfleet.client.asynchronous import AsyncClient
 from grfleet.client.blocking import Client
 from grfleet.client.errors import AllFailed, BadUserId, ClientError, InstanceFailed, KeyMismatch, NoInstance
@@ -18,7 +19,6 @@ from grfleet.client.kubernetes_api import KubernetesSource
 from grfleet.client.metrics import KeptMetrics, Metric, Metrics
 from grfleet.client.router import Router, RouterStatus
 from grfleet.client.sources import FileSource, HttpSource, Sighting, Source
-from grfleet.client.view import Pick
 
 __all__ = [
     "AllFailed",

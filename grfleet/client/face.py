@@ -8,13 +8,13 @@ import msgspec
 
 from contract.errors import Unreachable
 from contract.table import RoutingTable
+from contract.view import Pick
 from grfleet.client.clock import Clock, monotonic_ms
 from grfleet.client.errors import InstanceFailed, NoInstance
 from grfleet.client.hedge import HedgeBudget, HedgePolicy, Latencies
 from grfleet.client.keys import KeyRing, PoolKey, hashed
 from grfleet.client.metrics import GuardedMetrics, Metric, Metrics, NoMetrics
 from grfleet.client.router import Router, RouterStatus
-from grfleet.client.view import Pick
 
 USER_KEY_HEADER = "x-gr-user-key"
 KEY_ID_HEADER = "x-gr-key-id"

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from contract.keys import SLOTS, slot_of
 from contract.table import RoutingTable
+from contract.view import Pick, View
 from grfleet.client.clock import Clock, in_seconds, monotonic_ms
 from grfleet.client.errors import NoInstance
 from grfleet.client.exclusion import ExclusionLimits, Exclusions
 from grfleet.client.overrides import DEFAULT_MOST, Overrides
-from grfleet.client.view import Pick, View
 
 _REMEMBERED_INCARNATIONS = 16
 

@@ -1,7 +1,7 @@
 """One accepted table, laid out for picks: an owner for each of 4096 slots, and who may take over from whom.
 
 A view never changes; a router replaces it as a whole. The order in which instances are tried for a user is part of the table:
-its slot's owner, then the owners of the following slots, each once. Every client with the same table has the same order.
+its slot's owner, then the owners of the following slots, each once. Client and endpoint picker have the same order.
 """
 
 from collections.abc import Iterator
