@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,10 +19,12 @@ from contract.errors import ProtocolViolation
 from contract.table import RoutingTable
 from dataplane.gateway.config import GatewayConfig, render, render_maps
 from dataplane.gateway.held import read_held
+from dataplane.gateway.metrics import GatewayView
 from dataplane.gateway.runtime_api import CommandRefused, RuntimeApi, RuntimeUnavailable
 from dataplane.gateway.tables import Fence, Held, Step, Want, is_older, lineage_of, plan, want_of
 
 log = logging.getLogger("grfleet.gateway")
+_STUCK_S = 30.0  # longer than a push of all tables into a busy HAProxy, and than all answers it may keep back
 
 
 @dataclass
@@ -31,11 +34,11 @@ class GatewayCounts:
     rounds: int = 0
     tables_taken: int = 0
     tables_refused: int = 0
+    tables_broken: int = 0
     commands: int = 0
-    refusals: int = 0
     restarts_seen: int = 0
-    unavailable: int = 0
-    slots_written: int = 0
+    results: Counter[str] = field(default_factory=Counter)
+    writes: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass
@@ -84,11 +87,17 @@ class GatewayAgent:
         self._users: Mapping[str, str] = {}
         self._want: Want | None = None
         self._held_users: Mapping[str, int] | None = None
-        self._compared: tuple[Want, float] | None = None
+        self._compared: tuple[Want, float, str] | None = None
         self._read_s = -1e9
         self._process: str | None = None
         self._draining = _Draining()
         self._work = asyncio.Event()
+        self._held: Held | None = None
+        self._answers = False
+        self._holds_a_table = False
+        self._round_s = monotonic_s()
+        self._taken_s: float | None = None
+        self._heard_s: float | None = None
 
     @property
     def generation(self) -> int:
@@ -109,11 +118,16 @@ class GatewayAgent:
             When its slots are no table; the one in force stays.
         """
         lineage = lineage_of(uid)
-        want = want_of(table, self._users, lineage=lineage)
+        try:
+            want = want_of(table, self._users, lineage=lineage)
+        except ProtocolViolation:
+            self.counts.tables_broken += 1
+            raise
         if not self._fence.admits(table, lineage=lineage):
             self.counts.tables_refused += 1
             return False
         self.counts.tables_taken += 1
+        self._taken_s = self._monotonic_s()
         for row in want.refused:
             log.warning("an instance is left out", extra={"instance": row.name, "why": row.reason})
         self._table, self._lineage = table, lineage
@@ -127,6 +141,40 @@ class GatewayAgent:
         self._users = dict(list(users.items())[:limit]) if len(users) > limit else dict(users)
         if self._table is not None:
             self._set(want_of(self._table, self._users, lineage=self._lineage))
+
+    def heard(self) -> None:
+        """Note that the source of tables answered, with a new table or without."""
+        self._heard_s = self._monotonic_s()
+
+    def view(self) -> GatewayView:
+        """What `/metrics` shows of this agent now."""
+        now_s = self._monotonic_s()
+        return GatewayView(
+            generation=self.generation,
+            held=self._held,
+            hot_users=len(self._held_users or ()),
+            haproxy_answers=self._answers,
+            refused_rows=len(self._want.refused) if self._want is not None else 0,
+            table_age_s=now_s - self._taken_s if self._taken_s is not None else None,
+            source_age_s=now_s - self._heard_s if self._heard_s is not None else None,
+            tables_taken=self.counts.tables_taken,
+            tables_stale=self.counts.tables_refused,
+            tables_broken=self.counts.tables_broken,
+            haproxy_starts=self.counts.restarts_seen,
+            results=self.counts.results,
+            writes=self.counts.writes,
+        )
+
+    def unhealthy(self) -> list[str]:
+        """Why this process should be started again; empty while its loop goes round."""
+        stuck_s = self._monotonic_s() - self._round_s
+        return [f"no round of the loop ended well for {stuck_s:.0f} s"] if stuck_s > _STUCK_S else []
+
+    def unready(self) -> list[str]:
+        """Why requests should not come here; empty while HAProxy answers and holds a table."""
+        if not self._answers:
+            return ["haproxy does not answer"]
+        return [] if self._holds_a_table else ["haproxy does not hold a table yet"]
 
     def _set(self, want: Want) -> None:
         self._want = want
@@ -158,30 +206,39 @@ class GatewayAgent:
     async def reconcile(self) -> bool:
         """Make one round; say whether HAProxy now holds what the table wants (but for servers that still drain)."""
         self.counts.rounds += 1
+        result = "failed"
         try:
-            return await self._round()
+            result = await self._round()
         except RuntimeUnavailable as error:
-            self.counts.unavailable += 1
+            result = "unavailable"
             log.debug("haproxy does not answer", extra={"error": str(error)})
         except (CommandRefused, ProtocolViolation) as error:
-            self.counts.refusals += 1
+            result = "refused"
             log.warning("haproxy refused a command", extra={"error": str(error)[:400]})
-        self._held_users = self._compared = None
-        return False
+        except Exception:  # a round that fails must not end the gateway: the next one reads everything again
+            log.exception("a round failed")
+        self.counts.results[result] += 1
+        self._answers = result not in ("unavailable", "failed")
+        self._holds_a_table = self._answers and (self._holds_a_table or result in ("settled", "older"))
+        if result != "failed":
+            self._round_s = self._monotonic_s()
+        if result in ("unavailable", "refused", "failed"):
+            self._held_users = self._compared = None
+        return result == "settled"
 
-    async def _round(self) -> bool:
+    async def _round(self) -> str:
         await self._notice_restart()
         want = self._want
         if want is None:
-            return False
+            return "waiting"
         now_s = self._monotonic_s()
         if self._compared is not None and self._compared[0] is want and now_s - self._compared[1] < self._compare_s:
-            return True
+            return self._compared[2]
         if now_s - self._read_s >= self._reread_s:
             self._held_users = None
         if self._held_users is None:
             self._read_s = now_s
-        held = await read_held(self._api, self.config, users=self._held_users)
+        self._held = held = await read_held(self._api, self.config, users=self._held_users)
         if self._held_users is None:
             self._held_users = held.users
         older = is_older(held, want)
@@ -197,16 +254,16 @@ class GatewayAgent:
             raise refusals[0]
         if not older:
             self._held_users = want.users
-        self._compared = (want, now_s) if not steps and not self._draining.since_s else None
+        result = "older" if older else "settled"
+        self._compared = (want, now_s, result) if not steps and not self._draining.since_s else None
         if want is self._want and not older and not self.settled.is_set():
             log.info("haproxy holds the table", extra={"generation": want.generation, "servers": len(want.servers)})
             self.settled.set()
-        return not older
+        return result
 
     async def _apply(self, step: Step) -> None:
         self.counts.commands += len(step.commands)
-        if step.what == "slots":
-            self.counts.slots_written += len(step.commands)
+        self.counts.writes[step.kind] += len(step.commands)
         if step.optional:
             await self._api.ask_all(step.commands)
         else:

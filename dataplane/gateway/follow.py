@@ -35,6 +35,10 @@ class Published:
     uid: str = ""
 
 
+def _nothing() -> None:
+    return None
+
+
 class TableSource(Protocol):
     """Gives tables as they appear; never ends by itself."""
 
@@ -74,6 +78,7 @@ class FileSource:
     path: Path
     on_problem: Callable[[str], None]
     period_s: float = 0.2
+    on_heard: Callable[[], None] = _nothing
 
     async def tables(self) -> AsyncIterator[Published]:
         """Tables of the file, one for each change of its contents."""
@@ -86,6 +91,7 @@ class FileSource:
                     last = raw
                     yield table_from(raw)
                 problem = ""
+                self.on_heard()
             except (OSError, ProtocolViolation) as error:
                 if str(error) != problem:
                     problem = str(error)
@@ -101,6 +107,7 @@ class HttpSource:
     on_problem: Callable[[str], None]
     rng: random.Random
     period_s: float = 1.0
+    on_heard: Callable[[], None] = _nothing
 
     async def tables(self) -> AsyncIterator[Published]:
         """Tables of the address, one for each answer that differs from the one before."""
@@ -114,6 +121,7 @@ class HttpSource:
                         last = raw
                         headers = {"if-none-match": etag} if etag else {}
                         yield table_from(raw)
+                    self.on_heard()
                 except (httpx.HTTPError, ProtocolViolation) as error:
                     self.on_problem(f"{self.url}: {type(error).__name__} {error}")
                 await asyncio.sleep(self.period_s * self.rng.uniform(0.8, 1.2))
@@ -139,6 +147,7 @@ class WatchSource:
     client: Callable[[], httpx.AsyncClient]
     on_problem: Callable[[str], None]
     rng: random.Random
+    on_heard: Callable[[], None] = _nothing
 
     async def tables(self) -> AsyncIterator[Published]:
         """Tables of the object, in the order of its versions."""
@@ -158,10 +167,16 @@ class WatchSource:
         path = _TABLES.format(namespace=self.namespace)
         chosen = {"fieldSelector": f"metadata.name={self.name}"}
         listing = (await client.get(path, params=chosen)).raise_for_status().json()
+        self.on_heard()
         for item in listing["items"]:
             if item.get("status"):
                 yield _published(item)
-        watch = {**chosen, "watch": "true", "resourceVersion": listing["metadata"]["resourceVersion"]}
+        watch = {
+            **chosen,
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": listing["metadata"]["resourceVersion"],
+        }
         watch["timeoutSeconds"] = str(_WATCH_S)
         async with client.stream("GET", path, params=watch, timeout=_WATCH_S + 30) as answer:
             answer.raise_for_status()
@@ -169,6 +184,7 @@ class WatchSource:
                 event = json.loads(line)
                 if event["type"] == "ERROR":
                     return
+                self.on_heard()
                 if event["type"] in ("ADDED", "MODIFIED") and event["object"].get("status"):
                     yield _published(event["object"])
 
@@ -197,8 +213,15 @@ def in_cluster_client() -> httpx.AsyncClient:
     )
 
 
-def source_of(address: str, *, on_problem: Callable[[str], None], rng: random.Random) -> TableSource:
+def source_of(
+    address: str, *, on_problem: Callable[[str], None], rng: random.Random, on_heard: Callable[[], None] = _nothing
+) -> TableSource:
     """Return the source behind `--table`: `kubernetes:NAMESPACE/NAME`, an http(s) URL, or a file.
+
+    Parameters
+    ----------
+    on_problem, on_heard
+        Told what went wrong, and at each answer that could be used, whether or not it brought a table.
 
     Raises
     ------
@@ -209,7 +232,7 @@ def source_of(address: str, *, on_problem: Callable[[str], None], rng: random.Ra
         namespace, _, name = address.removeprefix("kubernetes:").partition("/")
         if not namespace or not name:
             raise ValueError(f"{address}: use kubernetes:NAMESPACE/NAME")
-        return WatchSource(namespace, name, in_cluster_client, on_problem, rng)
+        return WatchSource(namespace, name, in_cluster_client, on_problem, rng, on_heard)
     if address.startswith(("http://", "https://")):
-        return HttpSource(address, on_problem, rng)
-    return FileSource(Path(address.removeprefix("file:")), on_problem)
+        return HttpSource(address, on_problem, rng, on_heard=on_heard)
+    return FileSource(Path(address.removeprefix("file:")), on_problem, on_heard=on_heard)

@@ -9,6 +9,7 @@ from dataplane.gateway.runtime_api import CommandRefused, RuntimeApi
 from dataplane.gateway.tables import GENERATION_KEY, LINEAGE_KEY, Held, HeldServer
 
 _STATE_VERSION = "1"
+_STOPPED = "0"
 
 
 async def read_held(api: RuntimeApi, config: GatewayConfig, *, users: Mapping[str, int] | None = None) -> Held:
@@ -74,6 +75,7 @@ def _servers(state: str, used: str) -> dict[int, HeldServer]:
                 weight=int(row["srv_uweight"]),
                 admin_state=int(row["srv_admin_state"]),
                 in_use=in_use.get(f"{FLEET}/{row['srv_name']}", 0),
+                up=row["srv_op_state"] != _STOPPED,
             )
             for row in _rows(state)
         ]

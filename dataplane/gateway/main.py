@@ -16,10 +16,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from contract.errors import ProtocolViolation
+from contract.sockets import CannotListen
 from dataplane.agent import logs
 from dataplane.gateway.agent import GatewayAgent
 from dataplane.gateway.config import ConfigError, GatewayConfig, validate
 from dataplane.gateway.follow import Published, TableSource, source_of
+from dataplane.gateway.health import probes
 
 log = logging.getLogger("grfleet.gateway")
 _FIRST_TABLE_S = 2.0
@@ -36,11 +38,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         agent = GatewayAgent(config, monotonic_s=time.monotonic)
         config.directory.mkdir(parents=True, exist_ok=True)
         # Randomness only spreads pauses.
-        source = source_of(options.table, on_problem=lambda text: log.warning(text), rng=random.Random())
+        source = source_of(options.table, on_problem=lambda text: log.warning(text), rng=random.Random(), on_heard=agent.heard)
     except (ConfigError, OSError, ValueError) as error:
         sys.stderr.write(f"grfleet-gateway: {error}\n")
         return 2
-    return asyncio.run(_serve(agent, source, haproxy=options.run_haproxy, render_only=options.render_only))
+    if options.render_only:
+        return asyncio.run(_render(agent, source))
+    return asyncio.run(_run(agent, source, haproxy=options.run_haproxy, health_bind=options.health_bind))
 
 
 async def first_files(agent: GatewayAgent, source: TableSource) -> None:
@@ -73,11 +77,23 @@ def _offer(agent: GatewayAgent, published: Published) -> None:
     log.info("table", extra={"generation": table.generation, "taken": taken, "instances": len(table.instances)})
 
 
-async def _serve(agent: GatewayAgent, source: TableSource, *, haproxy: str | None, render_only: bool) -> int:
+async def _render(agent: GatewayAgent, source: TableSource) -> int:
     await first_files(agent, source)
-    if render_only:
-        print(agent.config.directory / "haproxy.cfg")  # noqa: T201  # the answer of the command
-        return 0
+    print(agent.config.directory / "haproxy.cfg")  # noqa: T201  # the answer of the command
+    return 0
+
+
+async def _run(agent: GatewayAgent, source: TableSource, *, haproxy: str | None, health_bind: str | None) -> int:
+    try:
+        async with probes(agent, health_bind) as health:
+            await first_files(agent, source)
+            return await _serve(agent, source, haproxy=haproxy, health=health)
+    except CannotListen as error:
+        sys.stderr.write(f"grfleet-gateway: --health-bind {error}\n")
+        return 2
+
+
+async def _serve(agent: GatewayAgent, source: TableSource, *, haproxy: str | None, health: str | None) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -87,7 +103,7 @@ async def _serve(agent: GatewayAgent, source: TableSource, *, haproxy: str | Non
         asyncio.create_task(agent.run()),
         asyncio.create_task(stop.wait()),
     ]
-    announcing = asyncio.create_task(_announce(agent))
+    announcing = asyncio.create_task(_announce(agent, health))
     if process is not None:
         tasks.append(asyncio.create_task(process.wait()))
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -102,10 +118,10 @@ async def _serve(agent: GatewayAgent, source: TableSource, *, haproxy: str | Non
     return 0 if stop.is_set() and not failed else 1
 
 
-async def _announce(agent: GatewayAgent) -> None:
+async def _announce(agent: GatewayAgent, health: str | None) -> None:
     """Say where requests arrive, once HAProxy holds the first table."""
     await agent.settled.wait()
-    ready = {"ready": True, "bind": agent.config.bind, "haproxySocket": str(agent.config.admin_socket)}
+    ready = {"ready": True, "bind": agent.config.bind, "haproxySocket": str(agent.config.admin_socket), "health": health}
     sys.stdout.write(json.dumps(ready) + "\n")
     sys.stdout.flush()
 
@@ -203,6 +219,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--check-path", metavar="PATH", help="health check by HTTP, such as /gr/v1/ready; default: the port opens")
     add("--ignore-choices", action="store_true", help="do not let callers choose an instance by x-gr-instance")
     add("--metrics-bind", metavar="HOST:PORT", help="HAProxy's Prometheus metrics, at /metrics")
+    add("--health-bind", metavar="HOST:PORT", help="the agent's own /healthz, /readyz and /metrics (port 0: a free one)")
     add("--max-connections", type=int, default=4000, metavar="N", help="default %(default)s")
     add("--threads", type=int, default=1, metavar="N", help="threads of HAProxy; default %(default)s")
     add("--drain-seconds", type=int, default=60, metavar="S", help="how long a server that left may finish; default %(default)s")

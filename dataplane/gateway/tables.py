@@ -34,6 +34,7 @@ class HeldServer:
     weight: int
     admin_state: int
     in_use: int
+    up: bool = True
 
     @property
     def in_maintenance(self) -> bool:
@@ -79,6 +80,14 @@ class Step:
     commands: tuple[str, ...]
     success: str = ""
     optional: bool = False
+
+    @property
+    def kind(self) -> str:
+        """What it changes: `slots`, `users`, `names` or `servers`."""
+        verb = " ".join(self.commands[0].split()[1:3])
+        if verb.startswith("map"):
+            return "names"
+        return {f"table {SLOT_TABLE}": "slots", f"table {USER_TABLE}": "users"}.get(verb, "servers")
 
 
 EMPTY = Want(generation=0)

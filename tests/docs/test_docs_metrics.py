@@ -1,4 +1,4 @@
-"""docs/metrics.md lists every metric of operator, agent and reference engine as the registries have it, and nothing else.
+"""docs/metrics.md lists every metric of operator, agents and reference engine as the registries have it, and nothing else.
 
 The tables are generated: `python tests/docs/test_docs_metrics.py` writes them anew from the registries.
 """
@@ -33,6 +33,7 @@ from controllers.runtime.metrics import RESULTS  # noqa: E402
 from controllers.runtime.runtime import Runtime  # noqa: E402
 from controllers.runtime.settings import Settings  # noqa: E402
 from dataplane.agent.metrics import AgentMetrics  # noqa: E402
+from dataplane.gateway.metrics import GatewayMetrics  # noqa: E402
 from engines.reference.clock import ModelClock  # noqa: E402
 from engines.reference.metrics import render  # noqa: E402
 from simulator.core.instance import GRInstanceCore  # noqa: E402
@@ -70,6 +71,10 @@ def agent_table() -> str:
     return HEAD + "".join(sorted(row(one.name, one.kind, one.label_names, one.help) for one in AgentMetrics().registry))
 
 
+def gateway_table() -> str:
+    return HEAD + "".join(sorted(row(one.name, one.kind, one.label_names, one.help) for one in GatewayMetrics().registry))
+
+
 def engine_table() -> str:
     if str(ROOT / "tests" / "engines") not in sys.path:
         sys.path.append(str(ROOT / "tests" / "engines"))
@@ -83,6 +88,7 @@ def engine_table() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "operator": operator_table,
     "agent": agent_table,
+    "gateway": gateway_table,
     "engine": engine_table,
     "queries": markdown_table,
 }

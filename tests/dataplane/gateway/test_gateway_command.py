@@ -19,6 +19,7 @@ from contract.errors import ProtocolViolation
 from contract.keys import user_key
 from contract.table import RoutingTable
 from dataplane.gateway.follow import FileSource, HttpSource, Published, WatchSource, source_of, table_from
+from dataplane.gateway.main import main
 from testbed.debian import Tree
 
 
@@ -38,6 +39,7 @@ async def test_a_newcomer_starts_one_command_and_requests_reach_the_owner_of_the
     published = short_folder / "table.json"
     published.write_bytes(msgspec.json.encode(one))
     arguments = ["--table", str(published), "--pool-key", str(pool_key), "--directory", str(short_folder / "g")]
+    arguments += ["--health-bind", "127.0.0.1:0"]
     gateway = await start(
         "dataplane.gateway.main", [*arguments, "--run-haproxy", str(haproxy.program("haproxy"))], log=short_folder / "gateway.log"
     )
@@ -53,7 +55,11 @@ async def test_a_newcomer_starts_one_command_and_requests_reach_the_owner_of_the
         published.write_text("{")  # half a file changes nothing
         await asyncio.sleep(0.5)
         assert (await caller.get({"x-user-id": "u-1"})).me == owner_in(two)(key)
+        async with httpx.AsyncClient(base_url=gateway.ready["health"]) as client:
+            assert (await client.get("/readyz")).status_code == 200
+            assert "grfleet_gateway_generation 2.0" in (await client.get("/metrics")).text
         assert (short_folder / "g" / "haproxy.cfg").stat().st_mode & 0o077 == 0
+        caller.close()  # else HAProxy would wait for it a while
     finally:
         assert await gateway.terminate() == 0
         for toy in toys:
@@ -98,15 +104,23 @@ async def test_render_only_writes_the_servers_of_the_table_and_ends(short_folder
     [
         (["--pool-key", "/nowhere"], "/nowhere"),
         (["--bind", "here"], "bind"),
+        (["--health-bind", "here"], "--health-bind"),
         (["--table", "kubernetes:x"], "kubernetes:NAMESPACE/NAME"),
         (["--peer", "a"], "NAME=HOST:PORT"),
     ],
 )
-async def test_a_flag_that_cannot_be_used_is_named(short_folder: Path, pool_key: Path, arguments: list[str], said: str) -> None:
+def test_a_flag_that_cannot_be_used_is_named(
+    short_folder: Path,
+    pool_key: Path,
+    arguments: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dataplane.agent.logs.configure", lambda level: None)  # the log of the tests stays theirs
     defaults = ["--table", "x", "--pool-key", str(pool_key), "--directory", str(short_folder)]
-    code, _, err = await _run(*defaults, *arguments)
-    assert code == 2
-    assert said in err
+    assert main([*defaults, *arguments]) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_a_document_is_a_table_or_an_object_that_holds_one() -> None:
