@@ -6,6 +6,7 @@ from typing import Self
 import httpx
 
 from contract import agent, http
+from contract.residency import ResidencyReport, decode_report
 
 
 class AgentClient:
@@ -51,3 +52,8 @@ class AgentClient:
         """Return decisions with a sequence above `after`, oldest first, at most `limit` of them."""
         response = await http.fetch(self._http, "GET", "/decisions", params=http.query(after=after, limit=limit))
         return http.decode(response, agent.DecisionsAnswer)
+
+    async def residency(self, *, cursor: int = 0) -> ResidencyReport | None:
+        """Return whose state on the engine changed after `cursor`; None while the engine has not told, or does not tell."""
+        response = await http.fetch(self._http, "GET", "/residency", params=http.query(cursor=cursor), accept=(200, 404))
+        return decode_report(response.content) if response.status_code == 200 else None

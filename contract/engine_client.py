@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from contract import engine, http, samples
 from contract.engine import CURSOR_HEADER, LOST_HEADER
 from contract.errors import ProtocolViolation
+from contract.residency import ResidencyReport, decode_report
 
 
 class EngineClient:
@@ -73,6 +74,11 @@ class EngineClient:
         except (KeyError, ValueError) as error:
             raise ProtocolViolation(f"samples: headers {CURSOR_HEADER} and {LOST_HEADER} must be integers") from error
         return samples.unpack(response.content), next_cursor, lost
+
+    async def residency(self, cursor: int) -> ResidencyReport | None:
+        """Return whose state changed after `cursor`; None from an engine that does not tell."""
+        response = await http.fetch(self._http, "GET", "/residency", params={"cursor": str(cursor)}, accept=(200, 404, 501))
+        return decode_report(response.content) if response.status_code == 200 else None
 
     async def rank(self, request: engine.RankRequest) -> engine.RankAnswer:
         """Serve one ranking request."""

@@ -130,6 +130,37 @@ async def samples_of_a_wrong_cursor_start_over(session: Session) -> None:
     must(lost >= 0 and len(records) <= cursor, "more records than were ever produced")
 
 
+async def residency_tells_whose_state_changed(session: Session) -> None:
+    """Optional: users by their keys with the tokens held, what changed since a cursor and nothing twice, gone ones with zeros."""
+    first = await session.client.residency(0)
+    if first is None:
+        raise Skipped("the engine does not tell whose state it holds")
+    described = await session.client.describe()
+    must(first.start_id == described.start_id, "residency and describe name different processes")
+    must(first.generation == described.epoch, "the generation is not the epoch")
+    must(first.since == 0, "an answer to cursor 0 that tells only a part")
+    strange = await session.client.residency(1 << 60)
+    must(strange is not None and strange.since == 0, "a cursor that was never given does not start over")
+    if not await session.kv_holds_users():
+        raise Skipped("the KV cache is too small to tell")
+    await session.rank(700)
+    await session.rank(701)
+    await session.idle()
+    told = await session.client.residency(first.cursor)
+    assert told is not None
+    must(told.since == first.cursor, "a cursor that was just given starts over")
+    keys = [state.key for state in told.users]
+    must(keys[:2] == [user_key(701), user_key(700)], "the users of the last two requests are not the first two, latest first")
+    must(len(set(keys)) == len(keys), "a user twice in a report")
+    must(all(state.tokens_hbm > 0 for state in told.users[:2]), "a user was just served, and nothing of it is in HBM")
+    await session.client.evict(engine.UsersRequest(user_keys=[user_key(700)]))
+    after = await session.client.residency(told.cursor)
+    assert after is not None
+    must([state.key for state in after.users if state.gone] == [user_key(700)], "an evicted user is not told as gone")
+    last = await session.client.residency(after.cursor)
+    must(last is not None and not last.users and last.cursor == after.cursor, "reading on without a change gave something")
+
+
 async def limits_follow_revisions(session: Session) -> None:
     """PUT /limits has the same rules as the split: successor applied, repetition the same, lower stale, gap conflict."""
     now = (await session.client.put_limits(limits(0, slots=1 << 40))).limits
@@ -239,6 +270,7 @@ CHECKS = (
     samples_follow_the_cursor,
     samples_in_the_ring_are_those_of_the_answers,
     samples_of_a_wrong_cursor_start_over,
+    residency_tells_whose_state_changed,
     limits_follow_revisions,
     pre_infer_above_the_slots_is_refused,
     evicted_users_are_gone,

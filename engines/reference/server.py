@@ -47,6 +47,7 @@ class EngineServer:
             web.get(f"{at}/describe", self.describe),
             web.get(f"{at}/observe", self.observe),
             web.get(f"{at}/samples", self.samples),
+            web.get(f"{at}/residency", self.residency),
             web.put(f"{at}/split", self.split),
             web.put(f"{at}/limits", self.limits),
             web.post(f"{at}/evict", self.evict),
@@ -74,13 +75,14 @@ class EngineServer:
         return reply(answer)
 
     async def samples(self, request: web.Request) -> web.Response:
-        raw = request.query.get("cursor", "0")
-        if not (raw.isascii() and raw.isdigit() and len(raw) <= 19):
-            raise Refused(f"cursor: {raw[:40]!r} is not a non-negative integer")
+        asked = cursor_of(request)
         self._shared.publish()
-        payload, cursor, lost = self._core.samples.read(int(raw))
+        payload, cursor, lost = self._core.samples.read(asked)
         headers = {engine.CURSOR_HEADER: str(cursor), engine.LOST_HEADER: str(lost)}
         return web.Response(body=payload, content_type="application/octet-stream", headers=headers)
+
+    async def residency(self, request: web.Request) -> web.Response:
+        return reply(self._core.residency(cursor_of(request), now_ms=self._clock.now_ms()))
 
     async def ready(self, _: web.Request) -> web.Response:
         answer = self._core.ready()
@@ -130,6 +132,20 @@ class EngineServer:
     async def metrics(self, _: web.Request) -> web.Response:
         body, content_type = render(self._core, self._clock)
         return web.Response(body=body, headers={"content-type": content_type})
+
+
+def cursor_of(request: web.Request) -> int:
+    """Return the cursor that a request names, 0 without one.
+
+    Raises
+    ------
+    Refused
+        When it is no cursor.
+    """
+    raw = request.query.get("cursor", "0")
+    if not (raw.isascii() and raw.isdigit() and len(raw) <= 19):
+        raise Refused(f"cursor: {raw[:40]!r} is not a non-negative integer")
+    return int(raw)
 
 
 def reply(value: msgspec.Struct, *, status: int = 200) -> web.Response:

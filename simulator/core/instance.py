@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from contract import engine
 from contract.histogram import LatencyRecorder
 from contract.keys import sample_key
+from contract.residency import ResidencyReport
 from contract.samples import KIND_KV, SampleBuffer, is_sampled
 from simulator.core.config import InstanceConfig
 from simulator.core.counting import Tally, split_state
@@ -20,6 +21,7 @@ from simulator.core.lookups import Refused, RowLookups
 from simulator.core.lower_tiers import LowerTier, LowerTiers
 from simulator.core.popularity import RowSampler
 from simulator.core.prefixes import PreInference
+from simulator.core.residency import ResidencyLog
 from simulator.core.shared_link import SharedLink
 from simulator.core.split import PoolSplit, SplitRules
 from simulator.physics.reload import stall_ms
@@ -53,12 +55,13 @@ class GRInstanceCore:
         service, one_in = config.service, config.sampling.rows_one_in
         emb_bytes = config.first_emb_bytes
         self.emb = EmbCache(one_in=one_in, row_bytes=service.row_bytes, limit_bytes=emb_bytes, max_bytes=config.pool_bytes)
-        self.lower = LowerTiers(host_bytes=config.host_bytes, ssd_bytes=config.ssd_bytes)
+        self.resident = ResidencyLog(self._tokens_of)
+        self.lower = LowerTiers(host_bytes=config.host_bytes, ssd_bytes=config.ssd_bytes, on_sinking=self.resident.moved)
         self.kv = KvCache(
             bytes_per_token=service.kv_bytes_per_token,
             limit_bytes=config.pool_bytes - emb_bytes,
             page_tokens=config.page_tokens,
-            on_eviction=self.lower.off_load,
+            on_eviction=self._sink,
         )
         rules = SplitRules(
             pool_bytes=config.pool_bytes,
@@ -129,6 +132,7 @@ class GRInstanceCore:
         key = (request.user_key, request.model_version)
         if self.kv.cached_tokens(key) >= request.history_tokens:
             self.kv.touch(key)
+            self.resident.used(key, self.clock_ms)
             self.prefixes.accepted += 1
             return engine.PreInferAnswer(accepted=True, resident=True)
         reason = self.prefixes.refusal(self.kv, need=self.kv.bytes_of(request.history_tokens), now_ms=arrival)
@@ -143,15 +147,21 @@ class GRInstanceCore:
     def prefetch(self, user_keys: Iterable[str]) -> engine.UsersAnswer:
         """Protect resident users by making them the most recently used; load those that lie below HBM, where there is room."""
         wanted = set(user_keys)
-        sizes = [self.kv.touch(key) for key in self.kv.keys_oldest_first() if key[0] in wanted]
-        sizes += [self._promote(key) for key in self.lower.users() if key[0] in wanted]
+        here = [key for key in self.kv.keys_oldest_first() if key[0] in wanted]
+        below = [key for key in self.lower.users() if key[0] in wanted]
+        sizes = [self.kv.touch(key) for key in here] + [self._promote(key) for key in below]
+        for key in (*here, *below):
+            self.resident.used(key, self.clock_ms)
         return engine.UsersAnswer(affected=sum(1 for size in sizes if size), bytes=sum(sizes))
 
     def evict(self, user_keys: Iterable[str]) -> engine.UsersAnswer:
         """Drop the state of users from all tiers, except of those in service."""
         wanted = set(user_keys)
+        here = [key for key in self.kv.keys_oldest_first() if key[0] in wanted]
         below = [key for key in self.lower.users() if key[0] in wanted]
         sizes = [self.kv.evict_user(user_key) for user_key in wanted] + [self.lower.drop([key]) for key in below]
+        for key in (*here, *below):
+            self.resident.moved(key)
         self.tally.evicted_requested += sum(sizes)
         return engine.UsersAnswer(affected=sum(1 for size in sizes if size), bytes=sum(sizes))
 
@@ -178,6 +188,10 @@ class GRInstanceCore:
         elif request.model_version is not None:
             affected, freed = self.kv.invalidate(keep_version=request.model_version)
         affected, freed = affected + len(below), freed + self.lower.drop(below)
+        if affected:
+            self.resident.clear()
+            for key in (*self.lower.users(), *self.kv.keys_oldest_first()):
+                self.resident.used(key, self.clock_ms)
         self.model = engine.ModelIdentity(
             name=self.model.name,
             version=self.model.version if request.model_version is None else request.model_version,
@@ -267,6 +281,14 @@ class GRInstanceCore:
             max_split_change_bytes=config.max_split_change_bytes,
         )
 
+    def residency(self, cursor: int, *, now_ms: float) -> ResidencyReport:
+        """Return whose state changed after a cursor, most recent first; a cursor that is not known starts over."""
+        self.advance(now_ms)
+        since, users = self.resident.since(cursor, now_ms=self.clock_ms)
+        return ResidencyReport(
+            start_id=self.start_id, generation=self.epoch, since=since, cursor=self.resident.cursor, users=users
+        )
+
     def ready(self) -> engine.ReadyAnswer:
         return engine.ReadyAnswer(ready=not self.draining, reasons=["draining"] if self.draining else [])
 
@@ -286,6 +308,7 @@ class GRInstanceCore:
         counted = self.kv.evicted_capacity_bytes
         for user_key, version, tokens in users:
             self.kv.access((user_key, version), tokens)
+            self.resident.used((user_key, version), self.clock_ms)
         self.kv.evicted_capacity_bytes = counted
 
     def _serve(
@@ -304,6 +327,7 @@ class GRInstanceCore:
         model, tally = self.config.service, self.tally
         hit, loaded, stall = self._find(key, arrival, tokens=tokens, candidates=candidates, per_token=per_token)
         asked = rows - (hit + loaded) * per_token
+        self.resident.used(key, self.clock_ms)
         self._report_user(key[0], tokens)
         missed = self._rows.missed(request_id, sampler, rows=rows, asked=asked, time_us=int(self.clock_ms * 1e3))
         defaulted = 0 if self._rows.waits(asked=asked, missed=missed) else missed
@@ -364,6 +388,19 @@ class GRInstanceCore:
         else:
             self.tally.ssd_hit += available
         return hit, available, stall
+
+    def _sink(self, key: CacheKey, tokens: int, size: int) -> None:
+        """Take in what HBM evicts for want of room."""
+        self.lower.off_load(key, tokens, size)
+        self.resident.moved(key)
+
+    def _tokens_of(self, key: CacheKey) -> tuple[int, int, int]:
+        """Return the tokens of a user in HBM, host memory and SSD."""
+        held = self.lower.held(key)
+        if held is None:
+            return self.kv.cached_tokens(key), 0, 0
+        below = (held.tokens, 0) if held.tier is LowerTier.HOST else (0, held.tokens)
+        return self.kv.cached_tokens(key), *below
 
     def _promote(self, key: CacheKey) -> int:
         """Load a user from below into HBM; return its bytes, 0 when there was no room."""

@@ -5,7 +5,7 @@ tier at most: one that is asked for leaves its tier and is in HBM again, or goes
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -29,9 +29,13 @@ class Held:
 
 
 class LowerTiers:
-    """Host memory and SSD under byte limits that may change at any time; a limit of 0 is no tier."""
+    """Host memory and SSD under byte limits that may change at any time; a limit of 0 is no tier.
 
-    def __init__(self, *, host_bytes: int, ssd_bytes: int) -> None:
+    `on_sinking` is called with the key of each user that is pushed out of a tier, into the one below or out of the last.
+    """
+
+    def __init__(self, *, host_bytes: int, ssd_bytes: int, on_sinking: Callable[[CacheKey], None] = lambda key: None) -> None:
+        self._on_sinking = on_sinking
         self._limits = {LowerTier.HOST: host_bytes, LowerTier.SSD: ssd_bytes}
         self._used = dict.fromkeys(LowerTier, 0)
         self._entries: dict[LowerTier, OrderedDict[CacheKey, Held]] = {tier: OrderedDict() for tier in LowerTier}
@@ -54,6 +58,10 @@ class LowerTiers:
     def put_back(self, key: CacheKey, tokens: int, size: int) -> bool:
         """Make a user the youngest of the host tier; say whether it fits."""
         return self._put(LowerTier.HOST, key, tokens, size)
+
+    def held(self, key: CacheKey) -> Held | None:
+        """Say what is held of a user; None when it is in no tier."""
+        return next((held for tier in LowerTier if (held := self._entries[tier].get(key)) is not None), None)
 
     def take(self, key: CacheKey) -> Held | None:
         """Take a user out of its tier; None when it is in none."""
@@ -81,6 +89,7 @@ class LowerTiers:
             held = self._remove(tier, oldest)
             if tier is LowerTier.HOST:
                 self._put(LowerTier.SSD, oldest, held.tokens, held.bytes)
+            self._on_sinking(oldest)
 
     def _remove(self, tier: LowerTier, key: CacheKey) -> Held:
         held = self._entries[tier].pop(key)

@@ -6,10 +6,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from aiohttp import web
 from engine_process import EngineProcess, in_process, small_config
 
 from contract import engine
 from contract.conformance import Result, Verdict, as_text, run
+from engines.reference.server import EngineServer
 from simulator.core.instance import GRInstanceCore
 
 
@@ -98,9 +100,18 @@ class DrainsForEver(GRInstanceCore):
         return super().drain()
 
 
+class ForgetsToTellWhoWentAway(GRInstanceCore):
+    def evict(self, user_keys: Iterable[str]) -> engine.UsersAnswer:
+        answer = super().evict(user_keys)
+        for key in user_keys:
+            self.resident._changes.pop(key, None)
+        return answer
+
+
 @pytest.mark.parametrize(
     ("make", "check"),
     [
+        (ForgetsToTellWhoWentAway, "residency_tells_whose_state_changed"),
         (IsReadyWhileItDrains, "a_drain_is_told_and_taken_back"),
         (GrowsBeforeTheShrinkIsDone, "split_deferred_holds_growth_back"),
         (IgnoresTheStartId, "split_for_another_process_is_conflict"),
@@ -122,6 +133,16 @@ async def test_an_engine_that_cannot_take_a_drain_back_is_told_to_be_restarted()
         results = await run(url)
     assert not_passed(results)["a_drain_is_told_and_taken_back"] is Verdict.SKIPPED
     assert "restart it" in as_text(results)
+
+
+async def test_an_engine_that_does_not_tell_whose_state_it_holds_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def unknown(*_: object) -> web.Response:
+        raise web.HTTPNotFound
+
+    monkeypatch.setattr(EngineServer, "residency", unknown)
+    async with in_process(GRInstanceCore(small_config(), seed=1)) as url:
+        results = await run(url)
+    assert not_passed(results)["residency_tells_whose_state_changed"] is Verdict.SKIPPED
 
 
 async def test_an_engine_that_does_not_answer_fails_every_check() -> None:
