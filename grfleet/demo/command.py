@@ -19,6 +19,13 @@ def demo(
     ] = False,
     traces: Annotated[Path | None, typer.Option(help="Folder of the traces; default: those of the checkout.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of what the traces leave open.")] = 1,
+    gateway: Annotated[
+        bool | None,
+        typer.Option(
+            "--gateway/--no-gateway",
+            help="Send requests through HAProxy; default: if one is installed. --gateway unpacks Debian's where none is.",
+        ),
+    ] = None,
 ) -> None:
     """Watch a real control plane move the split of real engine processes under a real trace, beside a pool that stays at 50 %."""
     from grfleet.demo import orchestrate
@@ -26,6 +33,7 @@ def demo(
     from simulator.traces import TraceError
     from testbed.binaries import BinariesMissingError
     from testbed.control_plane import ControlPlaneError, KubectlError
+    from testbed.debian import DebianError
 
     console = orchestrate.console_of()
     options = orchestrate.DemoOptions(
@@ -34,11 +42,12 @@ def demo(
         traces=(traces or orchestrate.traces_folder()).resolve(),
         seed=seed,
         keep=keep,
+        gateway=gateway,
     )
     orchestrate.trap_signals()
     try:
         orchestrate.run_demo(options, console)
-    except (DemoFailed, BinariesMissingError, ControlPlaneError, KubectlError, TraceError, OSError) as error:
+    except (DemoFailed, BinariesMissingError, ControlPlaneError, DebianError, KubectlError, TraceError, OSError) as error:
         typer.echo(f"demo: {error}", err=True)
         raise typer.Exit(1) from error
     except KeyboardInterrupt:

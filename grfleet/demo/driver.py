@@ -1,8 +1,9 @@
-"""The caller of both pools: sends the same requests at trace time to the instance that each pool's published table names.
+"""The caller of both pools: sends the same requests at trace time to each pool's gateway, or else to the instance of its table.
 
-It is a process of its own and does nothing else. It finds instances only through the routing table, as a caller of a real pool
-would, and retries a request once on the next owner when an instance does not answer (ranking is idempotent). Each request carries
-its arrival stamp on the engine's clock, so what the engine reports does not depend on how late this process woke up.
+It is a process of its own and does nothing else. It knows instances only through the routing table, as a caller of a real pool
+would: without a gateway it asks the owner and, when that does not answer, once the next one (ranking is idempotent); with one it
+only checks that the owner answered. Each request carries its arrival stamp on the owner's clock, so what the engine reports does
+not depend on how late this process woke up.
 """
 
 import asyncio
@@ -20,10 +21,10 @@ import httpx
 import msgspec
 import uvloop
 
-from contract.engine import RankRequest
+from contract.engine import RankAnswer, RankRequest
 from grfleet.client import NoInstance, Router, follow
-from grfleet.demo.engine_session import EngineSession, RequestFailed
 from grfleet.demo.served import PoolRun, Run, Served, write_run
+from grfleet.demo.sessions import EngineSession, GatewaySession, RequestFailed
 from simulator.workloads import TraceFiles, Workload, demo_workload
 
 TABLE_TIMEOUT_S = 60.0
@@ -33,7 +34,15 @@ PROGRESS_EVERY_S = 1.0
 
 
 class DriverPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What the driver is told: where the API is, which pools to drive (namespace, name), with what, and where to write."""
+    """What the driver is told: where the API is, which pools to drive (namespace, name), with what, and where to write.
+
+    Attributes
+    ----------
+    gateways
+        Namespace of a pool to the address of its gateway; a pool that is not named is called instance by instance.
+    clocks
+        Address of an instance to the address where its engine tells its clock, if that is another.
+    """
 
     api_url: str
     api_ca_file: str
@@ -46,6 +55,8 @@ class DriverPlan(msgspec.Struct, frozen=True, kw_only=True):
     pool_key_hex: str
     result_file: str
     progress_file: str
+    gateways: dict[str, str] = {}
+    clocks: dict[str, str] = {}
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,10 +72,12 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass
 class PoolUnderLoad:
-    """One pool under load: its router, a session for each engine address, and what came back."""
+    """One pool under load: its router, a session for each engine address, its gateway if it has one, and what came back."""
 
     namespace: str
     name: str
+    gateway: GatewaySession | None = None
+    clocks: dict[str, str] = field(default_factory=dict)
     router: Router = field(default_factory=Router)
     sessions: dict[str, EngineSession] = field(default_factory=dict)
     served: list[Served] = field(default_factory=list)
@@ -74,21 +87,31 @@ class PoolUnderLoad:
     async def session(self, address: str) -> EngineSession:
         found = self.sessions.get(address)
         if found is None:
-            found = self.sessions[address] = EngineSession(address)
+            found = self.sessions[address] = EngineSession(address, clock_address=self.clocks.get(address))
         await found.ready()
         return found
 
+    async def aclose(self) -> None:
+        """Give back all connections."""
+        if self.gateway is not None:
+            await self.gateway.aclose()
+        for session in self.sessions.values():
+            await session.aclose()
+
     async def ask(self, index: int, request: RankRequest, *, due_s: float) -> None:
-        """Send one request, to the next owner once more if the first does not answer; record how it went."""
+        """Send one request and record how it went; without a gateway to the next owner once more if the first does not answer."""
         lag_ms = max(0.0, time.monotonic() - due_s) * 1000.0
         excluded: list[str] = []
         problem = ""
-        arrival_ms = request.arrival_ms or 0.0
-        for attempt in range(2):
+        for _ in range(1 if self.gateway is not None else 2):
             try:
                 pick = self.router.pick(request.user_key, exclude=excluded)
                 session = await self.session(pick.address)
-                answer = await session.rank(request, start_s=self.start_s)
+                stamped = session.stamped(request, start_s=self.start_s)
+                if self.gateway is not None:
+                    answer, instance = await self.gateway.rank(stamped)
+                else:
+                    answer, instance = await session.rank(stamped), pick.name
             except NoInstance as error:
                 problem = str(error)
                 break
@@ -96,42 +119,34 @@ class PoolUnderLoad:
                 problem = f"{pick.name}: {error}"
                 excluded.append(pick.name)
                 continue
+            owner = instance == pick.name
+            wall_ms = (time.monotonic() - due_s) * 1000.0 - lag_ms
+            row = _row(index, request, answer if owner else None, lag_ms=lag_ms)
             self.served.append(
-                Served(
-                    index=index,
-                    arrival_ms=arrival_ms,
-                    instance=pick.name,
-                    latency_ms=answer.latency_ms,
-                    service_ms=answer.service_ms,
-                    history_tokens=request.history_tokens,
-                    kv_tokens_hit=answer.kv_tokens_hit,
-                    emb_rows_asked=answer.emb_rows_asked,
-                    emb_rows_missed=answer.emb_rows_missed,
-                    lag_ms=lag_ms,
-                    wall_ms=(time.monotonic() - due_s) * 1000.0 - lag_ms,
-                    retried=attempt > 0,
+                msgspec.structs.replace(
+                    row, instance=instance or "unnamed", wall_ms=wall_ms, retried=bool(excluded), elsewhere=not owner
                 )
             )
             return
         self.failed += 1
-        self.served.append(_failed(index, request, lag_ms, problem, retried=len(excluded) > 1))
+        row = _row(index, request, None, lag_ms=lag_ms)
+        self.served.append(msgspec.structs.replace(row, retried=len(excluded) > 1, error=problem[:300] or "unknown"))
 
 
-def _failed(index: int, request: RankRequest, lag_ms: float, problem: str, *, retried: bool) -> Served:
+def _row(index: int, request: RankRequest, answer: RankAnswer | None, *, lag_ms: float) -> Served:
+    """What is known of a request, without how it got its answer; no figures where no answer counts."""
     return Served(
         index=index,
         arrival_ms=request.arrival_ms or 0.0,
         instance="",
-        latency_ms=0.0,
-        service_ms=0.0,
+        latency_ms=answer.latency_ms if answer else 0.0,
+        service_ms=answer.service_ms if answer else 0.0,
         history_tokens=request.history_tokens,
-        kv_tokens_hit=0,
-        emb_rows_asked=0,
-        emb_rows_missed=0,
+        kv_tokens_hit=answer.kv_tokens_hit if answer else 0,
+        emb_rows_asked=answer.emb_rows_asked if answer else 0,
+        emb_rows_missed=answer.emb_rows_missed if answer else 0,
         lag_ms=lag_ms,
         wall_ms=0.0,
-        retried=retried,
-        error=problem[:300] or "unknown",
     )
 
 
@@ -149,7 +164,12 @@ async def drive(plan: DriverPlan) -> Run:
         duration_s=plan.duration_s,
         pool_key=bytes.fromhex(plan.pool_key_hex),
     )
-    pools = [PoolUnderLoad(namespace, name) for namespace, name in plan.pools]
+    pools = [
+        PoolUnderLoad(
+            namespace, name, GatewaySession(plan.gateways[namespace]) if namespace in plan.gateways else None, plan.clocks
+        )
+        for namespace, name in plan.pools
+    ]
     tls = ssl.create_default_context(cafile=plan.api_ca_file)
     headers = {"Authorization": f"Bearer {plan.api_token}"}
     async with httpx.AsyncClient(base_url=plan.api_url, verify=tls, headers=headers, trust_env=False) as api:
@@ -168,7 +188,7 @@ async def drive(plan: DriverPlan) -> Run:
         finally:
             for follower in followers:
                 follower.cancel()
-            await asyncio.gather(*(session.aclose() for pool in pools for session in pool.sessions.values()))
+            await asyncio.gather(*(pool.aclose() for pool in pools))
     runs = [
         PoolRun(pool=pool.namespace, instances=table[0], slots=table[1], served=sorted(pool.served, key=lambda s: s.index))
         for pool, table in zip(pools, tables, strict=True)

@@ -1,4 +1,4 @@
-"""The processes of the demonstration: operator, engines, agents, driver; started, watched, measured and stopped.
+"""The processes of the demonstration: operator, engines, agents, gateways, driver; started, watched, measured and stopped.
 
 Each is recorded with the control plane before it begins, so whatever happens to this process, the testbed's watchdog stops them
 all; and `grfleet testbed down` stops them when they were left running on purpose.
@@ -9,18 +9,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from engines.reference.options import ConfigFile, ServiceFile
-from grfleet.demo.objects import AGENT_MEMORY_SECONDS, INSTANCES, NAMESPACES, STATIC_PERCENT, Endpoint
+from grfleet.demo.gateways import MAX_CONNECTIONS, TABLE_PATHS, HAProxy, announced, table_address, wait_for
+from grfleet.demo.objects import AGENT_MEMORY_SECONDS, INSTANCES, NAMESPACES, POOL, STATIC_PERCENT, Endpoint
 from simulator.core.config import InstanceConfig
 from simulator.workloads import demo_instance
 from testbed import processes
 from testbed.control_plane import ControlPlane
+from testbed.ports import ReservedPort, free_port
 from testbed.processes import Usage
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -50,10 +53,13 @@ class Fleet:
         sockets.mkdir(mode=0o700, exist_ok=True)
         if len(str(sockets)) > LONGEST_SOCKET_PATH - 20:
             raise DemoFailed(f"{sockets} is too long for a Unix socket; set TMPDIR to a shorter folder")
+        self._ports = [ReservedPort() for _ in range(len(NAMESPACES) * INSTANCES)]
+        ports = iter(self._ports)
         self.endpoints = tuple(
             Endpoint(
                 namespace=namespace,
                 name=str(index),
+                service_url=f"http://127.0.0.1:{next(ports).number}",
                 engine_url=f"unix:{sockets}/{namespace[0]}{index}e",
                 agent_url=f"unix:{sockets}/{namespace[0]}{index}a",
             )
@@ -70,8 +76,20 @@ class Fleet:
         """Start every engine at the static split, EMB cache warm."""
         config = self._plane.directory / "engine.json"
         config.write_bytes(msgspec.json.encode(engine_file(demo_instance(STATIC_PERCENT))))
+        for port in self._ports:
+            port.release()
         for endpoint in self.endpoints:
-            flags = ["--listen", endpoint.engine_url, "--config", str(config), "--seed", str(int(endpoint.name) + 1), "--warm"]
+            flags = [
+                "--listen",
+                endpoint.engine_url,
+                "--serve",
+                endpoint.service_url,
+                "--config",
+                str(config),
+                "--seed",
+                str(int(endpoint.name) + 1),
+                "--warm",
+            ]
             self._start(f"engine-{endpoint.namespace}-{endpoint.name}", "engines.reference.main", *flags)
 
     def start_agents(self, intent_key: Path) -> None:
@@ -80,6 +98,40 @@ class Fleet:
             flags = ["--engine", endpoint.engine_url, "--listen", endpoint.agent_url, "--intent-key", str(intent_key)]
             flags += ["--memory-seconds", str(AGENT_MEMORY_SECONDS)]
             self._start(f"agent-{endpoint.namespace}-{endpoint.name}", "dataplane.agent.main", *flags)
+
+    def start_gateways(self, haproxy: HAProxy, *, pool_key: bytes) -> dict[str, str]:
+        """Start a HAProxy and its agent before each pool; return their addresses by namespace once they hold the tables.
+
+        Raises
+        ------
+        DemoFailed
+            Names what did not start.
+        """
+        proxy_port = free_port()
+        flags = ["--kubeconfig", str(self._plane.kubeconfig), "proxy", f"--port={proxy_port}", f"--accept-paths={TABLE_PATHS}"]
+        self._start_program("kubectl-proxy", [self._plane.binaries["kubectl"], *flags])
+        key_file = self._plane.directory / "pool.key"
+        key_file.touch(mode=0o600)
+        key_file.write_bytes(pool_key)
+        addresses = {}
+        for namespace in NAMESPACES:
+            folder = self._plane.directory / f"g{namespace[0]}"
+            folder.mkdir(mode=0o700)
+            bind = f"127.0.0.1:{free_port()}"
+            agent = f"gateway-{namespace}"
+            flags = ["--table", table_address(proxy_port, namespace, POOL), "--pool-key", str(key_file)]
+            flags += ["--directory", str(folder), "--bind", bind, "--max-connections", str(MAX_CONNECTIONS)]
+            self._start(agent, "dataplane.gateway.main", *flags)
+            self._wait_for((folder / "haproxy.cfg").exists, agent)
+            command = [str(haproxy.path), "-db", "-f", str(folder / "haproxy.cfg")]
+            self._start_program(f"haproxy-{namespace}", command, haproxy.environment)
+            self._wait_for(partial(announced, self.log(agent)), agent)
+            addresses[namespace] = f"http://{bind}"
+        return addresses
+
+    def _wait_for(self, found: Callable[[], bool], name: str) -> None:
+        if not wait_for(found, check=self.check, seconds=30.0):
+            raise DemoFailed(f"{name} does not get ready; its log is {self.log(name)}\n{self.tail(name)}")
 
     def start_driver(self, plan: Path) -> subprocess.Popen[bytes]:
         """Start the driver with its plan and return its process."""
@@ -139,16 +191,20 @@ class Fleet:
 
     def _start(self, name: str, module: str, *flags: str) -> subprocess.Popen[bytes]:
         code = f"import sys; from {module} import main; sys.exit(main(sys.argv[1:]))"
-        environment = {key: value for key, value in os.environ.items() if key != "KUBECONFIG" and not key.startswith("GRFLEET_")}
-        environment["PYTHONPATH"] = str(ROOT)
         # Nine processes of small arrays: threads of a linear algebra library would only fight for the two cores.
-        environment |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        threads = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        return self._start_program(name, [sys.executable, "-c", code, *flags], {"PYTHONPATH": str(ROOT), **threads})
+
+    def _start_program(
+        self, name: str, command: Sequence[str | Path], environment: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        inherited = {key: value for key, value in os.environ.items() if key != "KUBECONFIG" and not key.startswith("GRFLEET_")}
         child = processes.start(
             name,
-            [sys.executable, "-c", code, *flags],
+            command,
             log=self.log(name),
             record=self._plane.adopt,
-            environment=environment,
+            environment={**inherited, **(environment or {})},
             directory=self._plane.directory,
         )
         self._children[name] = child

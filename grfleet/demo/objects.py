@@ -32,10 +32,11 @@ AGENT_MEMORY_SECONDS = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """One instance: the namespace of its pool, its entry's name, and where its engine and its agent listen."""
+    """One instance: the namespace of its pool, its entry's name, where its engine serves, and where engine and agent listen."""
 
     namespace: str
     name: str
+    service_url: str
     engine_url: str
     agent_url: str
 
@@ -111,7 +112,7 @@ def model_objects(data: bytes) -> list[Object]:
 
 def _pool(namespace: str, endpoints: Sequence[Endpoint]) -> Object:
     instance = traffic.demo_instance(STATIC_PERCENT)
-    entries = [{"name": e.name, "serviceURL": e.engine_url, "agentURL": e.agent_url} for e in endpoints]
+    entries = [{"name": e.name, "serviceURL": e.service_url, "agentURL": e.agent_url} for e in endpoints]
     spec = {
         "model": {
             "name": traffic.MODEL_NAME,

@@ -26,6 +26,7 @@ from grfleet.demo import objects, plot, summary
 from grfleet.demo.cluster import Api, bring_up, logs_folder
 from grfleet.demo.driver import DriverPlan
 from grfleet.demo.fleet import ROOT, DemoFailed, Fleet
+from grfleet.demo.gateways import find_haproxy
 from grfleet.demo.served import Run, read_run
 from grfleet.demo.watch import Watcher
 from simulator.workloads import TraceFiles, Workload, demo_workload
@@ -47,6 +48,7 @@ class DemoOptions:
     traces: Path
     seed: int
     keep: bool
+    gateway: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,21 +79,27 @@ def run_demo(options: DemoOptions, console: Console) -> None:
     def say(step: str) -> None:
         console.print(f"[{time.monotonic() - started_s:5.1f} s] {step}", markup=False, highlight=False)
 
+    haproxy = find_haproxy(wanted=options.gateway, say=say)
+
     say("control plane: etcd, kube-apiserver, kube-controller-manager")
     with plane:
         fleet, api = Fleet(plane, logs_folder(options.out)), Api(plane)
         kept = False
         try:
             bring_up(plane, fleet, api, pool_key=DEMO_POOL_KEY, say=say)
+            gateways: dict[str, str] = {}
+            if haproxy is not None:
+                say(f"a gateway before each pool: HAProxy {haproxy.version}, and grfleet-gateway with the pool's table")
+                gateways = fleet.start_gateways(haproxy, pool_key=DEMO_POOL_KEY)
             say(f"{len(workload.requests)} requests for each pool; " + "; ".join(_phase_text(workload)))
             console.print(
                 f"  in another terminal: KUBECONFIG={plane.kubeconfig} {_command(plane, 'kubectl')} get grp,gri -A",
                 highlight=False,
                 soft_wrap=True,
             )
-            live = _drive(plane, fleet, api, workload, options, console)
+            live = _drive(plane, fleet, api, workload, options, console, gateways)
             say("replaying fixed splits on the same requests, in virtual time")
-            result = _summarise(workload, live, console)
+            result = _summarise(workload, live, console, haproxy.version if haproxy is not None else None)
             _write(options.out, workload, live, result, console)
             kept = options.keep
         finally:
@@ -100,10 +108,18 @@ def run_demo(options: DemoOptions, console: Console) -> None:
                 fleet.stop()
         if kept:
             plane.detach()
-            _say_what_to_try(plane, console)
+            _say_what_to_try(plane, console, gateways)
 
 
-def _drive(plane: ControlPlane, fleet: Fleet, api: Api, workload: Workload, options: DemoOptions, console: Console) -> Live:
+def _drive(
+    plane: ControlPlane,
+    fleet: Fleet,
+    api: Api,
+    workload: Workload,
+    options: DemoOptions,
+    console: Console,
+    gateways: dict[str, str],
+) -> Live:
     """Let the driver play the workload while the table is shown; then ask engines and agents what they did."""
     result, progress = plane.directory / "run.bin", plane.directory / "progress.json"
     plan = DriverPlan(
@@ -118,6 +134,8 @@ def _drive(plane: ControlPlane, fleet: Fleet, api: Api, workload: Workload, opti
         pool_key_hex=DEMO_POOL_KEY.hex(),
         result_file=str(result),
         progress_file=str(progress),
+        gateways=gateways,
+        clocks={endpoint.service_url: endpoint.engine_url for endpoint in fleet.endpoints},
     )
     plan_file = plane.directory / "driver.json"
     plan_file.touch(mode=0o600)
@@ -176,7 +194,7 @@ async def _ask(fleet: Fleet, marks: dict[str, int]) -> tuple[dict[str, list[Obse
     return observed, decisions
 
 
-def _summarise(workload: Workload, live: Live, console: Console) -> dict[str, Any]:
+def _summarise(workload: Workload, live: Live, console: Console, haproxy: str | None) -> dict[str, Any]:
     windows = summary.windows_of(workload)
     adaptive = next(pool for pool in live.run.pools if pool.pool == objects.ADAPTIVE)
     outcomes = summary.replay_splits(workload.requests, adaptive, FIXED_SPLITS, instances=objects.INSTANCES)
@@ -188,6 +206,7 @@ def _summarise(workload: Workload, live: Live, console: Console) -> dict[str, An
         },
         "replayed": summary.replayed_figures(outcomes, windows),
         "reliable": state.pop("reliable"),
+        "gateway": haproxy,
         "slo_ms": SLO_MS,
         "phases": [phase.name for phase in workload.phases],
         "workload": [asdict(phase) for phase in workload.phases],
@@ -233,7 +252,7 @@ def _phase_text(workload: Workload) -> list[str]:
     ]
 
 
-def _say_what_to_try(plane: ControlPlane, console: Console) -> None:
+def _say_what_to_try(plane: ControlPlane, console: Console, gateways: dict[str, str]) -> None:
     to_static = '{"spec":{"strategy":"Static"}}'
     absent = {str(path.parent): None for name, path in _programs(plane).items() if shutil.which(name) is None}
     lines = (
@@ -246,6 +265,10 @@ def _say_what_to_try(plane: ControlPlane, console: Console) -> None:
         f"kubectl describe gri {objects.POOL}-0 -n {objects.ADAPTIVE}",
         f"grfleet decisions {objects.POOL}-0 -n {objects.ADAPTIVE} --last 5",
         f"kubectl patch hbmp split -n {objects.ADAPTIVE} --type merge -p '{to_static}'  # back to 50 %, four points a second",
+        *(
+            f"curl -si -H 'x-user-id: ann' {address}/gr/v1/ready | grep -i x-gr-instance    # who serves ann in {namespace}"
+            for namespace, address in gateways.items()
+        ),
         "grfleet testbed down      # stops all of it",
     )
     for line in lines:

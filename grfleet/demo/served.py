@@ -17,13 +17,15 @@ class Served(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     arrival_ms
         Trace time.
     latency_ms, service_ms
-        Model time that the engine reported; both 0 when `error` is set.
+        Model time that the engine reported; both 0 when `error` or `elsewhere` is set.
     history_tokens, kv_tokens_hit, emb_rows_asked, emb_rows_missed
         What the caches were asked for, and held or missed.
     lag_ms
         Wall time by which the request was sent too late.
     wall_ms
         Wall time from sending to the answer.
+    elsewhere
+        A gateway had another instance answer than the one that the table names.
     """
 
     index: int
@@ -39,6 +41,7 @@ class Served(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     wall_ms: float
     retried: bool = False
     error: str = ""
+    elsewhere: bool = False
 
 
 class PoolRun(msgspec.Struct, frozen=True, kw_only=True):

@@ -50,8 +50,8 @@ def windows_of(workload: Workload) -> dict[str, Window]:
 
 
 def outcomes_of(served: Sequence[Served], *, instances: int) -> Outcomes:
-    """Return what was answered as arrays; failed requests are left out and counted elsewhere."""
-    good = [row for row in served if not row.error]
+    """Return what the owners answered as arrays; requests that failed or were answered elsewhere are left out, and counted."""
+    good = [row for row in served if not row.error and not row.elsewhere]
     return Outcomes(
         arrival_ms=np.array([row.arrival_ms for row in good], dtype=np.float64),
         latency_ms=np.array([row.latency_ms for row in good], dtype=np.float64),
@@ -99,6 +99,7 @@ def pool_figures(
     figures = asdict(measured.statistics(outcomes))
     figures["failed"] = sum(1 for row in run.served if row.error)
     figures["retried"] = sum(1 for row in run.served if row.retried)
+    figures["affinity_percent"] = affinity_percent(run.served)
     figures["phases"] = {name: asdict(window.statistics(outcomes)) for name, window in windows.items() if name}
     moved = [seen.counters for seen in observed]
     figures["bytes"] = {
@@ -109,6 +110,14 @@ def pool_figures(
     figures["decisions"] = dict(Counter(record.reason for record in decisions).most_common())
     figures["moves"] = sum(1 for record in decisions if record.applied)
     return figures
+
+
+def affinity_percent(served: Sequence[Served]) -> float | None:
+    """Return the share of answers that the instance gave which the table names for the user; None without an answer."""
+    answered = [row for row in served if not row.error]
+    if not answered:
+        return None
+    return 100.0 * sum(not row.elsewhere and not row.retried for row in answered) / len(answered)
 
 
 def replayed_figures(outcomes: dict[int, Outcomes], windows: dict[str, Window]) -> dict[str, Any]:
@@ -124,12 +133,14 @@ def health(run: Run) -> dict[str, Any]:
     """Return how well this machine kept up: lag of sending in wall time, and whether that makes the run reliable."""
     lags = np.array([row.lag_ms for pool in run.pools for row in pool.served] or [0.0])
     failed = sum(1 for pool in run.pools for row in pool.served if row.error)
+    wall = np.array([row.wall_ms for pool in run.pools for row in pool.served if not row.error] or [0.0])
     p99 = float(np.percentile(lags, 99.0))
     return {
         "lag_p99_ms": p99,
         "lag_max_ms": float(lags.max()),
         "lag_limit_ms": LAG_LIMIT_MS,
         "failed": failed,
+        "wall_p50_ms": float(np.percentile(wall, 50.0)),
         "reliable": p99 <= LAG_LIMIT_MS and failed == 0,
     }
 
@@ -176,6 +187,9 @@ def verdict(summary: dict[str, Any]) -> list[str]:
             f"Adaptive P99 {adaptive:.0f} ms: {_against(adaptive, static)} the pool that stays at 50 %, "
             f"{_against(adaptive, hindsight)} the best fixed split ({best} %)."
         )
+    hits = ", ".join(f"{name} {_number(pool['affinity_percent'], ' %', digits=2)}" for name, pool in pools.items())
+    way = f"HAProxy {summary['gateway']}" if summary["gateway"] else "no gateway (no HAProxy is installed; --gateway unpacks one)"
+    lines.append(f"Affinity: through {way}, answers by the instance that the table names: {hits}.")
     wall = summary["health"]
     lag = f"{wall['lag_p99_ms']:.1f} ms at P99 (limit {LAG_LIMIT_MS:.0f} ms), {wall['lag_max_ms']:.1f} ms at most"
     if summary["reliable"]:

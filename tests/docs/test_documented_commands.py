@@ -7,6 +7,7 @@ else must exit with 0. The pages in TESTED_ELSEWHERE have tests of their own.
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -55,7 +56,7 @@ def kept_demo(testbed_binaries: Binaries, tmp_path_factory: pytest.TempPathFacto
     environment.pop("KUBECONFIG", None)
     try:
         made = subprocess.run(
-            ["grfleet", "demo", "--quick", "--keep", "--out", str(out)],
+            ["grfleet", "demo", "--quick", "--keep", "--gateway", "--out", str(out)],
             cwd=ROOT,
             env=environment,
             capture_output=True,
@@ -92,6 +93,10 @@ class TestTheKeptDemonstration:
         assert decisions["adaptive"].get("LearnedTarget", 0) > 50, decisions
         assert "LearnedTarget" not in decisions["static"]
 
+    def test_every_request_went_through_haproxy_to_the_owner_of_its_user(self, kept_demo: KeptDemo) -> None:
+        assert kept_demo.summary["gateway"]
+        assert {pool["affinity_percent"] for pool in kept_demo.summary["pools"].values()} == {100.0}
+
     @pytest.mark.parametrize(("page", "command"), [(page, line) for page in PAGES for line in commands(page)])
     def test_a_documented_command_works(self, kept_demo: KeptDemo, page: str, command: str) -> None:
         if command.startswith("make "):
@@ -101,7 +106,7 @@ class TestTheKeptDemonstration:
 
     def test_what_the_demonstration_tells_to_try_works(self, kept_demo: KeptDemo) -> None:
         told = kept_demo.output.split("Try:\n", 1)[1].splitlines()
-        tried = [line for line in told if line.startswith(("kubectl ", "grfleet "))]
+        tried = [line for line in told if line.startswith(("kubectl ", "grfleet ", *(["curl "] if shutil.which("curl") else [])))]
         assert len(tried) >= 4
         for command in tried:
             if not command.startswith("grfleet testbed down"):  # the fixture's end

@@ -14,6 +14,7 @@ from engines.reference.clock import ModelClock
 from engines.reference.server import application
 from grfleet.demo.driver import PoolUnderLoad, Progress, play
 from grfleet.demo.served import Served
+from grfleet.demo.sessions import GatewaySession
 from simulator.replay import even_slots, replay
 from simulator.workloads import TraceFiles, Workload, demo_core, demo_workload
 
@@ -59,8 +60,7 @@ async def played(workload: Workload, pool: PoolUnderLoad, folder: Path) -> list[
     try:
         await play(workload, [pool], folder / "progress.json", lead_s=0.05)
     finally:
-        for session in pool.sessions.values():
-            await session.aclose()
+        await pool.aclose()
     return sorted(pool.served, key=lambda row: row.index)
 
 
@@ -85,6 +85,32 @@ async def test_users_of_an_engine_that_is_gone_are_served_by_the_next_one(worklo
     assert {row.instance for row in live} == {"ranker-0"}
     assert any(row.retried for row in live)
     assert not all(row.retried for row in live)
+
+
+async def test_an_answer_of_another_instance_than_the_owner_counts_as_elsewhere_and_has_no_latency(
+    workload: Workload, tmp_path: Path
+) -> None:
+    """An engine in the gateway's place answers everything, and names nobody."""
+    async with engines(tmp_path, 2) as addresses:
+        pool = pool_of(addresses)
+        pool.gateway = GatewaySession(addresses[0])
+        live = await played(workload, pool, tmp_path)
+
+    assert len(live) == REQUESTS
+    assert all(row.elsewhere and not row.error and row.latency_ms == 0.0 for row in live)
+    assert {row.instance for row in live} == {"unnamed"}
+
+
+async def test_requests_that_a_gateway_loses_are_recorded_as_failed_and_not_sent_around_it(
+    workload: Workload, tmp_path: Path
+) -> None:
+    async with engines(tmp_path, 2) as addresses:
+        pool = pool_of(addresses)
+        pool.gateway = GatewaySession(f"unix:{tmp_path}/nobody")
+        live = await played(workload, pool, tmp_path)
+
+    assert len(live) == REQUESTS
+    assert all(row.error for row in live)
 
 
 async def test_requests_that_nobody_answers_are_recorded_as_failed(workload: Workload, tmp_path: Path) -> None:

@@ -14,7 +14,11 @@ from simulator.workloads import demo_instance
 
 ENDPOINTS = [
     objects.Endpoint(
-        namespace=namespace, name=str(i), engine_url=f"unix:/s/{namespace}{i}e", agent_url=f"unix:/s/{namespace}{i}a"
+        namespace=namespace,
+        name=str(i),
+        service_url=f"http://127.0.0.1:{9000 + 10 * len(namespace) + i}",
+        engine_url=f"unix:/s/{namespace}{i}e",
+        agent_url=f"unix:/s/{namespace}{i}a",
     )
     for namespace in objects.NAMESPACES
     for i in range(objects.INSTANCES)

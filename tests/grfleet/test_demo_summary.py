@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from grfleet.demo import summary
@@ -34,7 +35,7 @@ def run_of(*rows: Served) -> Run:
 
 
 def figures(p99_ms: float) -> dict[str, Any]:
-    return {"p99_ms": p99_ms, "phases": {"first": {"p99_ms": p99_ms}}}
+    return {"p99_ms": p99_ms, "affinity_percent": 100.0, "phases": {"first": {"p99_ms": p99_ms}}}
 
 
 def result(*, adaptive: float, static: float, replayed: dict[str, float], reliable: bool = True) -> dict[str, Any]:
@@ -42,9 +43,24 @@ def result(*, adaptive: float, static: float, replayed: dict[str, float], reliab
         "pools": {"adaptive": figures(adaptive), "static": figures(static)},
         "replayed": {percent: figures(p99) for percent, p99 in replayed.items()},
         "phases": ["first"],
+        "gateway": None,
         "reliable": reliable,
         "health": {"lag_p99_ms": 1.0 if reliable else 9.0, "lag_max_ms": 20.0, "failed": 0},
     }
+
+
+def test_affinity_is_the_share_of_answers_that_the_owner_gave_at_once() -> None:
+    rows = [served(0), served(1), msgspec.structs.replace(served(2), retried=True), served(4, error="gone")]
+    rows.append(msgspec.structs.replace(served(3), elsewhere=True))
+
+    assert summary.affinity_percent(rows) == 50.0
+    assert summary.affinity_percent([served(0, error="gone")]) is None
+
+
+def test_latencies_leave_out_what_was_answered_elsewhere() -> None:
+    rows = [served(0, latency_ms=10.0), msgspec.structs.replace(served(1, latency_ms=0.0), elsewhere=True)]
+
+    assert summary.outcomes_of(rows, instances=1).latency_ms.tolist() == [10.0]
 
 
 def test_losing_to_the_best_fixed_split_is_said() -> None:
