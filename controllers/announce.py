@@ -1,6 +1,7 @@
 """Which Events a change of conditions deserves: one for each transition, none for what merely goes on.
 
-Movements of the split are not announced: they are the normal life of a pool and would drown the rest.
+Movements of the split, and users that wait for the churn budget, are not announced: they are the normal life of a pool and would
+drown the rest.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from controllers.runtime.conditions import Condition, find_condition
 from controllers.runtime.events import EventLevel, EventRecorder
 from controllers.runtime.resources import Object
 
-UNANNOUNCED_TYPES = frozenset({"SplitSettled"})
+UNANNOUNCED_TYPES = frozenset({"SplitSettled", "ChurnLimited"})
 CALM_REASONS = frozenset(
     {
         "NotPaused",

@@ -19,6 +19,7 @@ class ConditionType(StrEnum):
     SPLIT_SETTLED = "SplitSettled"
     ROLLOUT_PROGRESSING = "RolloutProgressing"
     TABLE_PUBLISHED = "TablePublished"
+    CHURN_LIMITED = "ChurnLimited"
     DRAINED = "Drained"
     PRE_INFERENCE_SCALED = "PreInferenceScaled"
     METRICS_FRESH = "MetricsFresh"

@@ -271,11 +271,33 @@ SERVING: tuple[ConditionSpec, ...] = (
                 "Delete that GRRoutingTable; grfleet makes its own.",
             ),
             Reason(
+                "PoolDeleted",
+                _F,
+                "The pool of this table was deleted; the table has no instances, so that gateways send nothing to them.",
+                "Nothing: grfleet deletes it after a week, and a new pool of this name takes it over.",
+            ),
+            Reason(
                 "TableTooLarge",
                 _F,
                 "The pool has more instances than a table can hold.",
                 "Split the pool; a table holds 1024 instances.",
             ),
+        ),
+    ),
+    ConditionSpec(
+        ConditionType.CHURN_LIMITED,
+        ("GRServingPool", "GRRoutingTable"),
+        FieldManager.ROUTING,
+        "The churn budget keeps users where they are that should move.",
+        (
+            Reason(
+                "MovesDeferred",
+                _T,
+                "New or warmer instances get their users over several windows; those of lost instances moved at once and count.",
+                "Nothing, or raise churn.maxMovedPercent.",
+            ),
+            Reason("WithinBudget", _F, "Nobody waits for the budget.", _NOTHING),
+            Reason("TableHeld", _U, "The table stays as it is.", "See the condition TablePublished."),
         ),
     ),
 )

@@ -1,7 +1,8 @@
 """GRRoutingTable: the published table that gateways and clients follow.
 
 It is an observation of what the routing loop decided, so all of it is status: a generation, the instances fenced by uid, and 4096
-slots packed into one string in the form of contract.table. It holds no user.
+slots packed into one string in the form of contract.table. It holds no user. The table of a deleted pool loses its instances and
+stays for a week.
 """
 
 from __future__ import annotations
@@ -75,10 +76,13 @@ class GRRoutingTableStatus(ApiModel):
     """The metadata.generation that the table was computed from."""
     generation: Int64 | None = None
     """Number of the table; grows by one with each change."""
+    published_at: Time | None = None
+    """When this generation was published."""
     key_id: Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9._-]*$")] | None = None
     """Which pool key the user keys are hashed with; another id means a cold fleet."""
     instances: Annotated[tuple[TableInstance, ...], Field(max_length=MAX_TABLE_INSTANCES), ListMap("name")] = ()
-    """Instances in the order that slots refer to. A list map keeps its order."""
+    """Instances in the order that slots refer to. A list map keeps its order. None at all, with a generation: the tombstone of a
+    deleted pool, which empties gateways and clients."""
     slots: Annotated[str, Field(max_length=PACKED_SLOTS_LENGTH)] | None = None
     """Base64 of 4096 little-endian 16-bit indices into instances, 65535 for none: slot = xxh32(userKey) mod 4096."""
     moved_percent: PercentString | None = None
@@ -86,7 +90,7 @@ class GRRoutingTableStatus(ApiModel):
     recent_moves: Annotated[tuple[Move, ...], Field(max_length=64, json_schema_extra={"x-kubernetes-list-type": "atomic"})] = ()
     """Moves inside the churn window, oldest first; what a new leader needs to keep the budget."""
     conditions: Conditions = ()
-    """TablePublished."""
+    """TablePublished, ChurnLimited."""
 
 
 class GRRoutingTable(Resource):
@@ -110,6 +114,7 @@ KIND = Kind(
         Column("Moved%", ".status.movedPercent", "Share of the slots that the last change moved."),
         Column("Published", condition_path("TablePublished"), "Whether the table is up to date."),
         Column("Reason", condition_path("TablePublished", "reason"), "Why Published has its value."),
+        Column("Published-At", ".status.publishedAt", "When the generation was published.", "date", priority=1),
         Column("Key", ".status.keyId", "Pool key that users are hashed with.", priority=1),
         AGE,
     ),

@@ -10,6 +10,7 @@ from controllers.parsed import ParsedObjects
 from controllers.routing.decide import decide
 from controllers.routing.execute import execute
 from controllers.routing.observe import observe
+from controllers.routing.tombstone import LastGenerations, bury, decide_burial
 from controllers.runtime.controller import DONE, Result
 from controllers.runtime.loop import Context
 from controllers.runtime.resources import INSTANCES, POOLS, ROUTING_POLICIES, ROUTING_TABLES, Key
@@ -29,6 +30,7 @@ class RoutingLoop:
         self._writes = WriteTimes()
         self._restraint = Restraint()
         self._started = datetime.min.replace(tzinfo=UTC)
+        self._generations = LastGenerations()
 
     def keys_for(self, event: WatchEvent, store: Store) -> Iterable[Key]:
         """The pool; the pool of the instance or table; or the pools that name the policy."""
@@ -51,9 +53,19 @@ class RoutingLoop:
         if seen is None:
             self._writes.forget(key)
             self._restraint.forget(key)
-            return DONE
+            return await self._bury(key, ctx)
+        self._generations.note(key, seen.pool.status.table_generation)
         plan = decide(seen, ctx.clock.now())
         self._restraint.note(key, began_s=began_s, ended_s=ctx.clock.monotonic())
         if await execute(plan, seen, ctx):
             self._writes.note(key, now_s=ctx.clock.monotonic())
         return Result(plan.requeue_after)
+
+    async def _bury(self, key: Key, ctx: Context) -> Result | None:
+        pool, table, now = ctx.store.get(POOLS, key), ctx.store.get(ROUTING_TABLES, key), ctx.clock.now()
+        known = self._generations.of(key, now_s=ctx.clock.monotonic())
+        burial = decide_burial(pool=pool, table=table, known=known, now=now)
+        await bury(burial, key=key, table=table, ctx=ctx, now=now)
+        if burial.generation is not None:
+            self._generations.buried(key, burial.generation, now_s=ctx.clock.monotonic())
+        return Result(burial.requeue_after) if burial.requeue_after else DONE

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from contract.keys import SLOTS
 from controllers.announce import Announcement, announcements, moved_on
 from controllers.holder import PREDECESSOR_SECONDS, Holder
 from controllers.lookup import Found, NotFound, Unreadable
@@ -19,7 +20,7 @@ from controllers.pace import wait_before_write
 from controllers.routing.members import members_of, not_observed_yet, seconds_of_grace_left, view_in_doubt
 from controllers.routing.observe import Observation
 from controllers.routing.wire import milliseconds, move_fields, moves_of, percent, table_fields, table_of
-from controllers.runtime.conditions import Condition, Status, conditions_of, find_condition, set_conditions
+from controllers.runtime.conditions import Condition, Status, conditions_of, find_condition, set_conditions, timestamp
 from controllers.words import few
 from crds import RoutingPolicySpec
 from crds.routing_table import MAX_TABLE_INSTANCES
@@ -57,6 +58,8 @@ class Plan:
 def decide(seen: Observation, now: datetime) -> Plan:
     """Choose for what was seen."""
     previous = table_of(seen.table.status) if seen.table is not None and seen.holder in (Holder.POOL, Holder.ORPHAN) else None
+    if previous is not None and not previous.owners:
+        previous = None  # the tombstone of an earlier pool of this name: whoever comes now moves nobody
     held = hold(seen, previous) or _first_table(seen, previous, now)
     if held is not None:
         return _plan(seen, held, None, now)
@@ -128,11 +131,11 @@ def _plan(seen: Observation, held: Condition | None, planned: TablePlan | None, 
     if seen.holder is Holder.PREDECESSOR:
         return Plan(requeue_after=PREDECESSOR_SECONDS)
     generation, fields = _table_fields(seen, planned, now)
-    condition = held or _verdict(seen, planned, generation)
-    pool_status, announce, wait = _pool_status(seen, condition, generation, now)
+    conditions = (held or _verdict(seen, planned, generation), _churn(planned))
+    pool_status, announce, wait = _pool_status(seen, conditions, generation, now)
     return Plan(
         apply_table=planned is not None and seen.holder in (Holder.NOBODY, Holder.ORPHAN),
-        table_status=_table_status(seen, fields, condition, now),
+        table_status=_table_status(seen, fields, conditions, now),
         pool_status=pool_status,
         announce=announce,
         requeue_after=_requeue_after(seen, planned, wait, now),
@@ -156,43 +159,46 @@ def _table_fields(seen: Observation, planned: TablePlan | None, now: datetime) -
     before = seen.table.status.recent_moves if seen.table is not None else ()
     fields["generation"] = generation
     fields["movedPercent"] = percent(planned.moved_percent)
+    fields["publishedAt"] = timestamp(now)
     moves = move_fields(planned.history, before, generation)
     if moves:
         fields["recentMoves"] = moves
     return generation, fields
 
 
-def _table_status(seen: Observation, fields: Mapping[str, Any], condition: Condition, now: datetime) -> dict[str, Any] | None:
+def _table_status(
+    seen: Observation, fields: Mapping[str, Any], conditions: tuple[Condition, ...], now: datetime
+) -> dict[str, Any] | None:
     """The table's whole status when it differs from the one that stands; nothing is said on a table that is not ours."""
     if seen.holder is Holder.STRANGER or "generation" not in fields:
         return None
     stored: Mapping[str, Any] = seen.stored_table or {}
     observed = int(stored.get("metadata", {}).get("generation", 1))
     before = conditions_of(stored) if stored else []
-    items = set_conditions(before, (condition,), observed_generation=observed, now=now)
+    items = set_conditions(before, conditions, observed_generation=observed, now=now)
     status = {**fields, "observedGeneration": observed, "conditions": items}
     return status if status != stored.get("status") else None
 
 
 def _pool_status(
-    seen: Observation, condition: Condition, generation: int | None, now: datetime
+    seen: Observation, conditions: tuple[Condition, ...], generation: int | None, now: datetime
 ) -> tuple[dict[str, Any] | None, tuple[Announcement, ...], float | None]:
     """(status, announcements, seconds to wait) for the pool."""
     before = conditions_of(seen.stored)
-    items = set_conditions(before, (condition,), observed_generation=seen.pool.metadata.generation, now=now)
+    items = set_conditions(before, conditions, observed_generation=seen.pool.metadata.generation, now=now)
     highest = max(generation or 0, seen.pool.status.table_generation or 0)
     status: dict[str, Any] = {"conditions": items}
     if highest:
         status["tableGeneration"] = highest
-    old = find_condition(before, condition.type)
+    olds = [dict(old) for each in items if (old := find_condition(before, each["type"])) is not None]
     same_table = seen.pool.status.table_generation == status.get("tableGeneration")
-    if old is not None and dict(old) == items[0] and same_table:
+    if olds == items and same_table:
         return None, (), None
-    hurry = moved_on([old] if old is not None else [], items) or not same_table
+    hurry = moved_on(olds, items) or not same_table
     wait = wait_before_write(seen.write_ages_s, transition=hurry)
     if wait:
         return None, (), wait
-    return status, announcements(before, (condition,)), None
+    return status, announcements(before, conditions), None
 
 
 def _verdict(seen: Observation, planned: TablePlan | None, generation: int | None) -> Condition:
@@ -208,6 +214,16 @@ def _verdict(seen: Observation, planned: TablePlan | None, generation: int | Non
     if leaving:
         return _published("False", "Draining", f"{words}; draining: {few(leaving)}")
     return _published("True", "Published", words)
+
+
+def _churn(planned: TablePlan | None) -> Condition:
+    """Whether the churn budget holds users back; what moves because it must is not held back, but uses the budget up."""
+    if planned is None:
+        return Condition("ChurnLimited", "Unknown", "TableHeld", "no table is being planned; see TablePublished")
+    if not planned.deferred_slots:
+        return Condition("ChurnLimited", "False", "WithinBudget", "")
+    share = percent(round(100.0 * planned.deferred_slots / SLOTS, 1))
+    return Condition("ChurnLimited", "True", "MovesDeferred", f"{share} percent of the users wait for the next windows")
 
 
 def _requeue_after(seen: Observation, planned: TablePlan | None, wait: float | None, now: datetime) -> float | None:

@@ -76,6 +76,6 @@ def test_the_pool_goes_with_everything_that_it_had(world: PodsWorld) -> None:
     world.delete_pool(MANAGED)
 
     live(world, seed=4)
-    assert not world.list("grroutingtables")
+    assert [table["status"]["instances"] for table in world.list("grroutingtables")] == [[]], "its tombstone"
     assert not world.pods.pods()
     assert len(world.pods.made) == before

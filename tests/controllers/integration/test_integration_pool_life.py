@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 from integration_fleet import OPERATOR, POOL_BYTES, Fleet, Pair, condition
 from runtime_operator import OperatorProcess, running_operator
 
+from dataplane.gateway.follow import table_from
+from dataplane.gateway.tables import EMPTY, Fence, lineage_of, want_of
 from testbed.patience import eventually
 
 pytestmark = pytest.mark.slow
@@ -92,20 +95,37 @@ def test_objects_removed_by_hand_come_back_and_followers_never_go_back(
     eventually(lambda: told_by(pair)["uid"] == fleet.instance("pool-i0")["metadata"]["uid"], why=lambda: told_by(pair))
 
 
-def test_deleting_a_pool_takes_its_instances_and_table_along_and_the_agent_keeps_its_split(
+def test_deleting_a_pool_takes_its_instances_along_leaves_a_tombstone_that_a_gateway_obeys_and_the_agent_keeps_its_split(
     fleet: Fleet, operator: OperatorProcess, pair: Pair
 ) -> None:
     fleet.apply_pool("pool", pair)
     fleet.start(pair)
     fleet.wait_for_condition("grservingpool/pool", "Ready")
     split = told_by(pair)["split"]
+    fence, living = Fence(), table_from(json.dumps(fleet.table()).encode())
+    assert fence.admits(living.table, lineage=lineage_of(living.uid))
 
     fleet.delete("grservingpools", "pool")
 
-    eventually(lambda: not fleet.names("grinstances") and not fleet.names("grroutingtables"), timeout_seconds=60)
+    def buried() -> bool:
+        table = fleet.table()
+        return table.get("status", {}).get("instances") == [] and not table["metadata"].get("ownerReferences")
+
+    eventually(lambda: not fleet.names("grinstances") and buried(), timeout_seconds=60)
     assert not fleet.pool()
+    tombstone = fleet.table()
+    assert tombstone["status"]["generation"] > living.table.generation
+    assert condition(tombstone, "TablePublished")["reason"] == "PoolDeleted"
+    dead = table_from(json.dumps(tombstone).encode())
+    assert fence.admits(dead.table, lineage=lineage_of(dead.uid))
+    assert want_of(dead.table) == EMPTY
     assert told_by(pair)["split"] == split
     events = fleet.api.get(f"/apis/events.k8s.io/v1/namespaces/{fleet.namespace}/events").json()["items"]
     ready = [event for event in events if event["reason"] == "AllInstancesReady"]
     assert len(ready) == 1
     assert ready[0]["regarding"]["name"] == "pool"
+
+    fleet.apply_pool("pool", pair)  # made anew under its name: it takes the tombstone over
+    eventually(lambda: fleet.table()["metadata"].get("ownerReferences") and fleet.table()["status"]["instances"])
+    assert fleet.table()["metadata"]["uid"] == tombstone["metadata"]["uid"]
+    assert fleet.table()["status"]["generation"] > tombstone["status"]["generation"]

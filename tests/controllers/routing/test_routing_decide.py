@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -96,6 +97,13 @@ def names(plan: Plan) -> list[str]:
 def said(plan: Plan) -> tuple[str, str]:
     assert plan.pool_status is not None
     item = find_condition(plan.pool_status["conditions"], "TablePublished")
+    assert item is not None
+    return item["status"], item["reason"]
+
+
+def churn(plan: Plan) -> tuple[str, str]:
+    assert plan.pool_status is not None
+    item = find_condition(plan.pool_status["conditions"], "ChurnLimited")
     assert item is not None
     return item["status"], item["reason"]
 
@@ -343,3 +351,29 @@ def test_times_that_a_leader_with_a_fast_clock_wrote_keep_nobody_waiting_for_the
 
     slow = observed(instance("a"), instance("b", None), born=1200, started=-40)
     assert names(decide(slow, NOW)) == ["pool-a"], "a pool that seems not to be born yet does not wait until it is"
+
+
+def test_who_waits_for_the_churn_budget_is_said_in_a_condition_of_its_own() -> None:
+    table = published(instance("a"), instance("b"))
+    grown = observed(instance("a"), instance("b"), instance("c", since=-9999), table=table)
+    plan = decide(grown, NOW)
+    assert churn(plan) == ("True", "MovesDeferred")
+    assert plan.table_status is not None
+    assert find_condition(plan.table_status["conditions"], "ChurnLimited") is not None
+    assert churn(decide(observed(instance("a"), instance("b")), NOW)) == ("False", "WithinBudget")
+    assert churn(decide(observed(instance("a"), table=table, paused=True), NOW)) == ("Unknown", "TableHeld")
+
+
+@pytest.mark.parametrize("count", [1000, 1024])
+def test_the_table_of_a_thousand_instances_with_full_names_is_below_256_kib_as_it_is_sent(count: int) -> None:
+    # Names as long as a pool of this size may have them, every instance warming, every slot a move of its own.
+    seen = [instance(f"{number:04d}-{'x' * 38}", hit=10) for number in range(count)]
+    for each in seen:
+        each["metadata"]["uid"] = f"00000000-0000-4000-8000-{each['metadata']['name'][5:9]:0>12}"
+        each["spec"]["source"]["serviceURL"] = "http://[2001:0db8:85a3:0000:0000:8a2e:0370:7334]:65535"
+    plan = decide(observed(*seen), NOW)
+    assert plan.table_status is not None
+    moves = [{"time": "2026-05-01T12:00:00Z", "generation": 10**9, "movedPercent": "99.999"}] * 64
+    sent = table_object({**plan.table_status, "recentMoves": moves})
+    assert len(json.dumps(sent).encode()) < 256 * 1024
+    assert len(GRRoutingTable.parse(sent).status.instances) == count
