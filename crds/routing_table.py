@@ -17,7 +17,6 @@ from crds.types import (
     ApiModel,
     Conditions,
     Int64,
-    ListMap,
     ObjectName,
     Percent,
     PercentString,
@@ -80,8 +79,13 @@ class GRRoutingTableStatus(ApiModel):
     """When this generation was published."""
     key_id: Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9._-]*$")] | None = None
     """Which pool key the user keys are hashed with; another id means a cold fleet."""
-    instances: Annotated[tuple[TableInstance, ...], Field(max_length=MAX_TABLE_INSTANCES), ListMap("name")] = ()
-    """Instances in the order that slots refer to. A list map keeps its order. None at all, with a generation: the tombstone of a
+    # Atomic: one writer and an order that means something; as a list map, what the API server notes of each row's owner would
+    # double the size of the object.
+    instances: Annotated[
+        tuple[TableInstance, ...],
+        Field(max_length=MAX_TABLE_INSTANCES, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
+    ] = ()
+    """Instances in the order that slots refer to. None at all, with a generation: the tombstone of a
     deleted pool, which empties gateways and clients."""
     slots: Annotated[str, Field(max_length=PACKED_SLOTS_LENGTH)] | None = None
     """Base64 of 4096 little-endian 16-bit indices into instances, 65535 for none: slot = xxh32(userKey) mod 4096."""
