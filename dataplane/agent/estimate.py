@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from contract.engine import Counters, Describe, Observe
-from contract.samples import KIND_EMB, KIND_KV, MAX_BATCH_RECORDS, MAX_SIZE
+from contract.samples import KIND_EMB, KIND_KV, MAX_BATCH_RECORDS
 from dataplane.agent.observe import Reading
 from dataplane.agent.ports import EnginePort
 from policies.allocation.costs import CostMemory, CostPrior, WorkDelta, costs_of, link_prior, update_costs
@@ -92,17 +92,20 @@ class Estimators:
         seen_share = len(records) / (len(records) + lost) if lost else 1.0
         new, old, describe = now.counters, base.counters, reading.describe
         words = _words(records)
-        kinds = words[:, 0] >> 62
         tokens = new.kv.tokens_asked - old.kv.tokens_asked
         rows = new.emb.rows_asked - old.emb.rows_asked
         for estimator, kind, unit_bytes, asked in (
             (self._users, KIND_KV, describe.kv_bytes_per_token, tokens),
             (self._rows, KIND_EMB, describe.emb_row_bytes, rows),
         ):
-            mine = words[kinds == kind]
-            sizes = (mine[:, 0] >> 32 & MAX_SIZE) * float(unit_bytes)
-            times_ms = mine[:, 2] / 1000.0 + self._shift_ms
-            estimator.ingest(mine[:, 1], times_ms, sizes, asked_bytes=asked * unit_bytes * seen_share, now_ms=self._now_ms)
+            estimator.ingest_records(
+                words,
+                kind=kind,
+                unit_bytes=unit_bytes,
+                shift_ms=self._shift_ms,
+                asked_bytes=asked * unit_bytes * seen_share,
+                now_ms=self._now_ms,
+            )
         work = work_between(new, old, interval_ms=now.clock_ms - base.clock_ms)
         self._costs = update_costs(self._costs, work, decay_ms=self._memory_ms / 2.0)
 

@@ -9,27 +9,19 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
 
-from contract.answers import MAX_ANSWER_BYTES
 from contract.errors import ProtocolViolation, Unreachable
+from dataplane.agent.http_answer import Malformed, Response
+from dataplane.agent.http_connection import ClosedByPeer, Connection, StreamConnection, UnixConnection
 
 if TYPE_CHECKING:
     import ssl
 
-MAX_HEAD_BYTES = 64 * 1024
+__all__ = ["HttpLine", "Response"]
 MAX_IDLE = 2
 """Connections that are kept for the next call: the loop's own, and one for a call beside it."""
-_MAX_CHUNK_LINE = 1024
-
-
-class Response(NamedTuple):
-    """An answer: status code, header lines by lower-case name (the last of equals), and the whole body."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
 
 
 class HttpLine:
@@ -66,7 +58,7 @@ class HttpLine:
                 raise ValueError("the token has characters that cannot stand in a header line")
             lines.append(f"authorization: Bearer {token}")
         self._lines = "\r\n".join(lines)
-        self._idle: list[_Connection] = []
+        self._idle: list[Connection] = []
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -96,17 +88,17 @@ class HttpLine:
                 connection = self._idle.pop()
                 try:
                     return await self._exchange(connection, request)
-                except _ClosedByPeer:
+                except ClosedByPeer:
                     # It had been idle too long for the server: nothing was answered, so ask again.
                     if not connection.untouched:
                         raise
             return await self._exchange(await self._connect(), request)
         except (TimeoutError, OSError) as error:
             raise Unreachable(f"{method} {path}: {type(error).__name__}") from error
-        except _Malformed as error:
+        except (Malformed, ValueError) as error:
             raise ProtocolViolation(f"{method} {path}: {error}") from error
 
-    async def _exchange(self, connection: _Connection, request: bytes) -> Response:
+    async def _exchange(self, connection: Connection, request: bytes) -> Response:
         try:
             response = await connection.exchange(request, timeout_s=self._timeout_s)
         except BaseException:
@@ -118,190 +110,13 @@ class HttpLine:
             connection.abort()
         return response
 
-    async def _connect(self) -> _Connection:
+    async def _connect(self) -> Connection:
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(self._timeout_s):
             if self._path is not None:
-                _, connection = await loop.create_unix_connection(_Connection, self._path)
-            else:
-                _, connection = await loop.create_connection(_Connection, self._host, self._port, ssl=self._tls)
+                return await UnixConnection.to(self._path)
+            _, connection = await loop.create_connection(StreamConnection, self._host, self._port, ssl=self._tls)
         return connection
-
-
-class _Malformed(Exception):
-    """The peer does not speak HTTP/1.1 as it should."""
-
-
-class _ClosedByPeer(ConnectionError):
-    """The connection ended before the answer did."""
-
-
-class _Connection(asyncio.Protocol):
-    """One connection; parses one answer at a time."""
-
-    def __init__(self) -> None:
-        self._transport: asyncio.Transport | None = None
-        self._waiter: asyncio.Future[Response] | None = None
-        self._received = bytearray()
-        self._head: tuple[int, dict[str, str]] | None = None
-        self._chunks: bytearray | None = None
-        self.reusable = True
-        self.untouched = True
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-
-    async def exchange(self, request: bytes, *, timeout_s: float) -> Response:
-        """Send a request and wait for its answer; TimeoutError when that takes too long."""
-        self.untouched = True
-        if self._transport is None or self._transport.is_closing() or self._received:
-            raise _ClosedByPeer
-        loop = asyncio.get_running_loop()
-        self._waiter = loop.create_future()
-        self._head = self._chunks = None
-        self._transport.write(request)
-        deadline = loop.call_later(timeout_s, self._give_up)
-        try:
-            return await self._waiter
-        finally:
-            deadline.cancel()
-
-    def _give_up(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_exception(TimeoutError())
-
-    def abort(self) -> None:
-        """Drop the connection at once."""
-        self.reusable = False
-        if self._transport is not None:
-            self._transport.abort()
-
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        self.untouched = False
-        if self._waiter is None or self._waiter.done():
-            self.abort()  # nobody asked
-            return
-        try:
-            response = self._parsed(ended=False)
-        except (_Malformed, ValueError) as error:
-            self.reusable = False
-            self._waiter.set_exception(error if isinstance(error, _Malformed) else _Malformed("not HTTP"))
-            return
-        if response is not None:
-            self.reusable = self.reusable and not self._received
-            self._waiter.set_result(response)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self.reusable = False
-        if self._waiter is None or self._waiter.done():
-            return
-        try:
-            response = self._parsed(ended=error is None)
-        except (_Malformed, ValueError):
-            response = None
-        if response is not None:
-            self._waiter.set_result(response)
-        else:
-            self._waiter.set_exception(_ClosedByPeer())
-
-    def _parsed(self, *, ended: bool) -> Response | None:
-        """The answer as soon as it is whole."""
-        while self._head is None:
-            end = self._received.find(b"\r\n\r\n")
-            if end < 0:
-                if len(self._received) > MAX_HEAD_BYTES:
-                    raise _Malformed(f"more than {MAX_HEAD_BYTES} bytes of header lines")
-                return None
-            head = _head(bytes(self._received[:end]))
-            del self._received[: end + 4]
-            if head[0] >= 200:  # others announce that the answer is still to come
-                self._head = head
-        status, headers = self._head
-        if headers.get("connection", "").lower() == "close":
-            self.reusable = False
-        body = self._body(headers, status=status, ended=ended)
-        return None if body is None else Response(status, headers, body)
-
-    def _body(self, headers: dict[str, str], *, status: int, ended: bool) -> bytes | None:
-        if status in (204, 304):
-            return b""
-        coding = headers.get("transfer-encoding")
-        if coding is not None:
-            if coding.lower() != "chunked":
-                raise _Malformed(f"transfer-encoding {coding[:40]!r}")
-            return self._chunked()
-        length = headers.get("content-length")
-        if length is None:
-            self.reusable = False
-            self._bounded(len(self._received))
-            return self._take(len(self._received)) if ended else None
-        if not (length.isascii() and length.isdigit() and len(length) < 16):
-            raise _Malformed(f"content-length {length[:40]!r}")
-        self._bounded(int(length))
-        return self._take(int(length)) if len(self._received) >= int(length) else None
-
-    def _chunked(self) -> bytes | None:
-        """The body in chunks, once the last one is there; trailers are dropped."""
-        if self._chunks is None:
-            self._chunks = bytearray()
-        while True:
-            end = self._received.find(b"\r\n")
-            if end < 0 or end > _MAX_CHUNK_LINE:
-                if len(self._received) > _MAX_CHUNK_LINE:
-                    raise _Malformed("a chunk without a size")
-                return None
-            digits = bytes(self._received[:end]).split(b";")[0].strip()
-            if not digits.isalnum() or len(digits) > 8:
-                raise _Malformed("a chunk without a size")
-            size = int(digits, 16)
-            self._bounded(len(self._chunks) + size)
-            if size == 0:
-                rest = self._received.find(b"\r\n\r\n", end)
-                if rest < 0:
-                    if len(self._received) > MAX_HEAD_BYTES:
-                        raise _Malformed(f"more than {MAX_HEAD_BYTES} bytes of trailers")
-                    return None
-                del self._received[: rest + 4]
-                return bytes(self._chunks)
-            if len(self._received) < end + 2 + size + 2:
-                return None
-            if self._received[end + 2 + size : end + 4 + size] != b"\r\n":
-                raise _Malformed("a chunk longer than its size")
-            self._chunks += self._received[end + 2 : end + 2 + size]
-            del self._received[: end + 4 + size]
-
-    def _bounded(self, size: int) -> None:
-        if size > MAX_ANSWER_BYTES:
-            raise _Malformed(f"answer larger than {MAX_ANSWER_BYTES} bytes")
-
-    def _take(self, size: int) -> bytes:
-        self._bounded(size)
-        taken = bytes(self._received[:size])
-        del self._received[:size]
-        return taken
-
-
-def _head(raw: bytes) -> tuple[int, dict[str, str]]:
-    """Status code and header lines."""
-    first, *lines = raw.decode("latin-1").split("\r\n")
-    version, _, rest = first.partition(" ")
-    code = rest[:3]
-    if version not in ("HTTP/1.1", "HTTP/1.0") or not (code.isascii() and code.isdigit() and len(code) == 3):
-        raise _Malformed(f"status line {first[:60]!r}")
-    headers: dict[str, str] = {}
-    for line in lines:
-        name, colon, value = line.partition(":")
-        name = name.lower()
-        if not colon or not name or name != name.strip():
-            raise _Malformed(f"header line {line[:60]!r}")
-        if name == "content-length" and headers.get(name, value.strip()) != value.strip():
-            raise _Malformed("two lengths")
-        headers[name] = value.strip()
-    if version == "HTTP/1.0":
-        headers.setdefault("connection", "close")
-    return int(code), headers
 
 
 def _tls_context() -> ssl.SSLContext:

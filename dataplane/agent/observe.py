@@ -6,7 +6,7 @@ reading untrusted: the caller freezes and the next reading becomes a fresh base.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter, eq, le
 from types import UnionType
@@ -19,6 +19,9 @@ from contract.errors import ProtocolViolation, Unreachable
 from contract.histogram import MAX_BUCKET, MIN_BUCKET
 from dataplane.agent.ports import EnginePort
 from dataplane.agent.reasons import Freeze
+
+Counted = tuple[Any, ...]
+"""Numbers, and None where an engine need not have one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +56,7 @@ class Observer:
         self._stale_readings = stale_readings
         self._describe: Describe | None = None
         self._base: Observe | None = None
+        self._base_counted: Counted = ()
         self._seen: tuple[str, int] | None = None
         self._standing_still = 0
 
@@ -72,14 +76,15 @@ class Observer:
             self._describe = None
             return NoReading(reason=Freeze.ENGINE_UNREACHABLE, message="the engine restarted while it was read")
         base = self._base if self._base is not None and self._base.start_id == now.start_id else None
-        fault = _fault(now, describe=describe, base=base)
+        counted = _counters_of(now.counters)
+        fault = _fault(now, counted, describe=describe, base=base, base_counted=self._base_counted)
         if fault is not None:
             return self._distrust(*fault)
         if base is not None and now.clock_ms <= base.clock_ms:
             return self._standing(now, describe)
         self._standing_still = 0
         seen, self._seen = self._seen, (now.start_id, now.epoch)
-        self._base, self._describe = now, describe
+        self._base, self._base_counted, self._describe = now, counted, describe
         return Reading(
             describe=describe,
             now=now,
@@ -104,9 +109,11 @@ class Observer:
         return Reading(describe=describe, now=now, previous=None, standing=True)
 
 
-def _fault(now: Observe, *, describe: Describe, base: Observe | None) -> tuple[Freeze, str] | None:
-    """Return what the contract forbids in a reading, or None."""
-    if not _all_numbers_are_sound(now):
+def _fault(
+    now: Observe, counted: Counted, *, describe: Describe, base: Observe | None, base_counted: Counted
+) -> tuple[Freeze, str] | None:
+    """Return what the contract forbids in a reading, or None; `counted` are its counters in the order of `_COUNTERS`."""
+    if not _all_numbers_are_sound(now, counted):
         for name, value in _numbers("", now):
             if not math.isfinite(value):
                 return Freeze.NOT_A_NUMBER, f"{name} is {value}"
@@ -127,18 +134,19 @@ def _fault(now: Observe, *, describe: Describe, base: Observe | None) -> tuple[F
     buckets = now.latency.counts
     if not now.latency.anchor_ms > 0 or (buckets and not (min(buckets) >= MIN_BUCKET and max(buckets) <= MAX_BUCKET)):
         return Freeze.ENGINE_GARBAGE, "latency: not the histogram of the contract"
-    return _regression(now, base) if base is not None else None
+    return _regression(now, counted, base, base_counted) if base is not None else None
 
 
-def _regression(now: Observe, base: Observe) -> tuple[Freeze, str] | None:
+def _regression(now: Observe, counted: Counted, base: Observe, base_counted: Counted) -> tuple[Freeze, str] | None:
     """Return the first thing that fell although it may only grow for one startId."""
     if now.epoch < base.epoch:
         return Freeze.COUNTERS_WENT_BACK, f"epoch fell from {base.epoch} to {now.epoch}"
     if now.clock_ms < base.clock_ms:
         return Freeze.COUNTERS_WENT_BACK, f"clockMs fell from {base.clock_ms:.0f} to {now.clock_ms:.0f}"
-    for name, new, old in zip(_COUNTERS, _counters_of(now.counters), _counters_of(base.counters), strict=True):
-        if new is not None and old is not None and new < old:  # a counter that an engine need not have may come and go
-            return Freeze.COUNTERS_WENT_BACK, f"counters.{name} fell from {old} to {new}"
+    if None in counted or None in base_counted or not all(map(le, base_counted, counted)):  # who fell is looked for only then
+        for name, new, old in zip(_COUNTERS, counted, base_counted, strict=True):
+            if new is not None and old is not None and new < old:  # a counter that an engine need not have may come and go
+                return Freeze.COUNTERS_WENT_BACK, f"counters.{name} fell from {old} to {new}"
     counts, earlier = now.latency.counts, base.latency.counts
     # Engines write buckets in one order, new ones last; only if not is each looked up.
     if len(counts) >= len(earlier) and all(map(eq, earlier, counts)) and all(map(le, earlier.values(), counts.values())):
@@ -162,16 +170,17 @@ def _paths(kind: type[msgspec.Struct], before: str = "") -> Iterator[str]:
 
 
 _COUNTERS = tuple(_paths(Counters))
-_counters_of = attrgetter(*_COUNTERS)
-_numbers_of = attrgetter(*_paths(Observe))
+_counters_of: Callable[[Counters], Counted] = attrgetter(*_COUNTERS)
+_rest_of: Callable[[Observe], Counted] = attrgetter(*(path for path in _paths(Observe) if not path.startswith("counters.")))
 
 
-def _all_numbers_are_sound(now: Observe) -> bool:
+def _all_numbers_are_sound(now: Observe, counted: Counted) -> bool:
     """Say at once whether every number is finite and none below zero; who is to blame is looked for only when not."""
-    counts = now.latency.counts.values()
-    values = [value for value in _numbers_of(now) if value is not None]
+    values: Counted = (*counted, *_rest_of(now), *now.latency.counts.values())
+    if None in values:
+        values = tuple([value for value in values if value is not None])
     # A sum is finite only if all it adds is: neither infinities nor NaN cancel out.
-    return math.isfinite(sum(values)) and min(values) >= 0 and sum(counts) < math.inf and min(counts, default=0) >= 0
+    return math.isfinite(sum(values)) and min(values) >= 0
 
 
 def _numbers(name: str, value: Any) -> Iterator[tuple[str, float]]:

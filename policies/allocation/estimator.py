@@ -13,6 +13,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from policies.allocation import core
 from policies.allocation.reuse import Histograms, ReuseHistogram
 from policies.allocation.table import AccessTable, mix64
 from policies.allocation.turn import TurnWatch
@@ -23,6 +24,7 @@ __all__ = ["ROWS_SPREAD", "USERS_SPREAD", "ReuseTimeEstimator", "mix64", "sample
 QUICK = 4.0  # the quick histogram forgets this many times faster
 _QUICKEST = 16.0  # and this one, which only the watch for turns looks at
 _CHECK_MS = 1000.0
+_MOST_UNITS = np.uint64((1 << 30) - 1)
 USERS_SPREAD = math.inf
 """No user is asked for so often that a sample without it would be another sample."""
 ROWS_SPREAD = 0.5
@@ -86,6 +88,7 @@ class ReuseTimeEstimator:
         self._table = AccessTable(entries=table_entries, decay_ms=decay_ms, bins=bins, shortest_ms=shortest_ms, log_step=log_step)
         self._histograms = Histograms(bins=bins, decays_ms=(decay_ms, decay_ms / QUICK, decay_ms / _QUICKEST))
         self._slow, self._quick, self._quickest = self._histograms.each
+        self._compiled = core.ingester(self._table, sums=self._histograms.sums, keep=self._histograms.keep)
         self._watch = TurnWatch(edges_ms=self._edges_ms, sample_rate=sample_rate)
         self._first_ms: float | None = None
         self._last_ms = 0.0
@@ -146,10 +149,55 @@ class ReuseTimeEstimator:
         self._last_sample_ms = max(self._last_sample_ms, float(t_ms[-1]))
         binned, squares = self._table.count(keys, t_ms, sizes)
         self._histograms.add(binned, squares, sizes)
-        if self._last_ms - self._checked_ms >= _CHECK_MS:
-            self._checked_ms = self._last_ms
-            self._notice_a_turn()
-            self._volatility = float(np.abs(self._miss(self._quick) - self._miss(self._slow)).mean())
+        self._look()
+
+    def ingest_records(
+        self, records: NDArray[np.uint64], *, kind: int, unit_bytes: float, shift_ms: float, asked_bytes: float, now_ms: float
+    ) -> None:
+        """Take in those of one kind out of packed sample records; as `ingest`, compiled where it can be.
+
+        Parameters
+        ----------
+        records
+            uint64[n, 3]: kind (two highest bits), size in units (thirty bits) and 32 bits that do not matter; key; microseconds.
+        unit_bytes
+            Bytes of a unit.
+        shift_ms
+            What to add to the records' time.
+        asked_bytes, now_ms
+            As in `ingest`.
+        """
+        if self._first_ms is not None and self._ingested(records, kind, unit_bytes, shift_ms, asked_bytes, now_ms):
+            return
+        mine = records[records[:, 0] >> 62 == kind]
+        sizes = (mine[:, 0] >> 32 & _MOST_UNITS) * float(unit_bytes)
+        self.ingest(mine[:, 1], mine[:, 2] / 1000.0 + shift_ms, sizes, asked_bytes=asked_bytes, now_ms=now_ms)
+
+    def _ingested(
+        self, records: NDArray[np.uint64], kind: int, unit_bytes: float, shift_ms: float, asked_bytes: float, now_ms: float
+    ) -> bool:
+        """Let the core take records in; False, and nothing done, where there is none or their stamps are out of order."""
+        dt_ms = max(now_ms - self._last_ms, 0.0)
+        self._histograms.set_keep(dt_ms)
+        taken = self._compiled(records, kind, unit_bytes, shift_ms, now_ms)
+        if taken is None:
+            return False
+        samples, size_sum, size_square, last_sample_ms = taken
+        self._last_ms = max(now_ms, self._last_ms)
+        self._histograms.fade(dt_ms, asked_bytes=asked_bytes)
+        if samples:
+            self._last_sample_ms = max(self._last_sample_ms, last_sample_ms)
+            self._histograms.count(samples, size_sum=size_sum, size_square=size_square)
+            self._look()
+        return True
+
+    def _look(self) -> None:
+        """Once a second, see whether traffic has turned and how steady it is."""
+        if self._last_ms - self._checked_ms < _CHECK_MS:
+            return
+        self._checked_ms = self._last_ms
+        self._notice_a_turn()
+        self._volatility = float(np.abs(self._miss(self._quick) - self._miss(self._slow)).mean())
 
     def note_gap(self) -> None:
         """Say that accesses since the last batch were not seen; for a while longer reuse is then no sign of a turn."""

@@ -27,41 +27,60 @@ class Histograms:
         Number of reuse-time bins, without the last one.
     decays_ms
         Time constants of forgetting; `math.inf` keeps all.
+
+    Attributes
+    ----------
+    sums
+        float64[2, memories, bins + 1]: bytes, and squares of weights. The same array for good, as is `keep`.
+    keep
+        float64[2, memories, 1]: what is left of them after the time given last.
     """
 
     def __init__(self, *, bins: int, decays_ms: Sequence[float]) -> None:
-        self._sums = np.zeros((2, len(decays_ms), bins + 1))
-        self._keep = np.ones((2, len(decays_ms), 1))
+        self.sums = np.zeros((2, len(decays_ms), bins + 1))
+        self.keep = np.ones((2, len(decays_ms), 1))
         self.each = tuple(
-            ReuseHistogram(decay_ms=decay_ms, weight=self._sums[0, row], square=self._sums[1, row])
+            ReuseHistogram(decay_ms=decay_ms, weight=self.sums[0, row], square=self.sums[1, row])
             for row, decay_ms in enumerate(decays_ms)
         )
 
     @property
     def nbytes(self) -> int:
         """Bytes held; does not grow."""
-        return self._sums.nbytes
+        return self.sums.nbytes
 
     def forget(self, dt_ms: float, *, asked_bytes: float) -> None:
         """Let `dt_ms` pass, in which so much was asked for by all accesses."""
+        self.set_keep(dt_ms)
+        self.fade(dt_ms, asked_bytes=asked_bytes)
+        self.sums *= self.keep
+
+    def set_keep(self, dt_ms: float) -> None:
+        """Let `keep` be what is left of the sums by bin after this time."""
         for row, histogram in enumerate(self.each):
             keep = math.exp(-dt_ms / histogram.decay_ms)
-            self._keep[0, row], self._keep[1, row] = keep, keep * keep
+            self.keep[0, row, 0], self.keep[1, row, 0] = keep, keep * keep
+
+    def fade(self, dt_ms: float, *, asked_bytes: float) -> None:
+        """Do what `forget` does to all sums but those by bin, by the `keep` of this time."""
+        for keep, histogram in zip(self.keep[0, :, 0].tolist(), self.each, strict=True):
             histogram.fade(keep, dt_ms=dt_ms)
             histogram.asked_bytes += asked_bytes
-        self._sums *= self._keep
 
     def add(self, binned: NDArray[np.float64], squares: NDArray[np.float64], sizes: NDArray[np.float64]) -> None:
         """Count sampled accesses: bytes and squares of weights by bin, and the size of each."""
-        self._sums[0] += binned
-        self._sums[1] += squares
-        total, square = float(sizes.sum()), float(sizes.dot(sizes))
+        self.sums[0] += binned
+        self.sums[1] += squares
+        self.count(len(sizes), size_sum=float(sizes.sum()), size_square=float(sizes.dot(sizes)))
+
+    def count(self, samples: int, *, size_sum: float, size_square: float) -> None:
+        """Do what `add` does to all sums but those by bin."""
         for histogram in self.each:
-            histogram.count(len(sizes), size_sum=total, size_square=square)
+            histogram.count(samples, size_sum=size_sum, size_square=size_square)
 
     def clear(self) -> None:
         """Forget everything."""
-        self._sums[:] = 0.0
+        self.sums[:] = 0.0
         for histogram in self.each:
             histogram.clear()
 

@@ -8,7 +8,7 @@ import pytest
 from dataplane_fakes import FakeEngine
 
 from contract.engine import Observe
-from dataplane.agent.observe import _all_numbers_are_sound, _numbers, _paths, _regression
+from dataplane.agent.observe import _all_numbers_are_sound, _counters_of, _numbers, _paths, _regression
 
 
 async def full_reading() -> Observe:
@@ -27,6 +27,10 @@ def replaced(value: Any, path: list[str], number: float) -> Any:
     return msgspec.structs.replace(value, **{path[0]: replaced(getattr(value, path[0]), path[1:], number)})
 
 
+def sound(seen: Observe) -> bool:
+    return _all_numbers_are_sound(seen, _counters_of(seen.counters))
+
+
 async def test_it_knows_every_number_of_a_reading() -> None:
     named = {name for name, _ in _numbers("", await full_reading()) if "[" not in name}
     assert set(_paths(Observe)) == named
@@ -35,12 +39,12 @@ async def test_it_knows_every_number_of_a_reading() -> None:
 
 @pytest.mark.parametrize("number", [-1, math.nan, math.inf, -math.inf])
 async def test_no_number_can_hide_behind_another(number: float) -> None:
-    sound = await full_reading()
-    assert _all_numbers_are_sound(sound)
+    seen = await full_reading()
+    assert sound(seen)
     for path in _paths(Observe):
-        assert not _all_numbers_are_sound(replaced(sound, path.split("."), number)), path
-    counts = msgspec.structs.replace(sound.latency, counts={0: 10, 3: number})
-    assert not _all_numbers_are_sound(msgspec.structs.replace(sound, latency=counts))
+        assert not sound(replaced(seen, path.split("."), number)), path
+    counts = msgspec.structs.replace(seen.latency, counts={0: 10, 3: number})
+    assert not sound(msgspec.structs.replace(seen, latency=counts))
 
 
 @pytest.mark.parametrize(
@@ -66,6 +70,6 @@ async def test_a_bucket_that_fell_is_found_in_whatever_order_they_come(
         msgspec.structs.replace(first, latency=msgspec.structs.replace(first.latency, counts=counts))
         for counts in (before, after)
     )
-    found = _regression(new, old)
+    found = _regression(new, _counters_of(new.counters), old, _counters_of(old.counters))
     assert (found is None) == (fell is None)
     assert found is None or str(fell) in found[1]

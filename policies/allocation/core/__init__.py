@@ -220,12 +220,7 @@ def count(table: AccessTable, keys: NDArray[np.uint64], t_ms: NDArray[np.float64
     if len({each.shape for each in arrays}) != 1:
         return None
     binned, squares = np.zeros(table.bins + 1), np.zeros(table.bins + 1)
-    memory = ffi.new("gr_table *")
-    memory.key = ffi.from_buffer("uint64_t[]", table.key, require_writable=True)
-    memory.last_ms = ffi.from_buffer("double[]", table.last_ms, require_writable=True)
-    memory.weight = ffi.from_buffer("double[]", table.weight, require_writable=True)
-    memory.sets, memory.bins, memory.decay_ms = table.sets, table.bins, table.decay_ms
-    memory.shortest_ms, memory.log_step = table.shortest_ms, table.log_step
+    memory = _table_of(ffi, table)
     module.lib.gr_count(
         len(keys),
         ffi.from_buffer("uint64_t[]", arrays[0]),
@@ -236,3 +231,52 @@ def count(table: AccessTable, keys: NDArray[np.uint64], t_ms: NDArray[np.float64
         ffi.from_buffer("double[]", squares),
     )
     return binned, squares
+
+
+Ingester = Callable[[NDArray[np.uint64], int, float, float, float], tuple[int, float, float, float] | None]
+
+
+def ingester(table: AccessTable, *, sums: NDArray[np.float64], keep: NDArray[np.float64]) -> Ingester:
+    """Make what takes sample records into a table and histograms, which stay the same arrays: all that it needs is bound to it.
+
+    Parameters
+    ----------
+    sums, keep
+        As in `reuse.Histograms`.
+
+    Returns
+    -------
+    callable
+        Of records uint64[n, 3], kind, bytes a unit, shift and present time in ms; it returns (number, sum of bytes, sum of their
+        squares, last time), or None, and nothing taken in, where there is no core or the stamps of the records do not rise.
+    """
+    module = _core()
+    if module is None:
+        return lambda *_: None
+    ffi, take, histograms = module.ffi, module.lib.gr_ingest, sums.shape[1]
+    memory = _table_of(ffi, table)
+    held = table  # the core's struct only points into it
+    sums_at, keep_at = (ffi.from_buffer("double[]", each, require_writable=True) for each in (sums, keep))
+    said = bytearray(24)
+    out, tolist = ffi.from_buffer("double[]", said), memoryview(said).cast("d").tolist
+
+    def one(
+        records: NDArray[np.uint64], kind: int, unit_bytes: float, shift_ms: float, now_ms: float
+    ) -> tuple[int, float, float, float] | None:
+        n, packed = len(records), ffi.from_buffer(records)
+        taken = take(n, packed, kind, unit_bytes, shift_ms, now_ms, memory, histograms, keep_at, sums_at, out)
+        assert held is not None
+        return None if taken < 0 else (taken, *tolist())
+
+    return one
+
+
+def _table_of(ffi: Any, table: AccessTable) -> Any:
+    """The table as the core reads it, for as long as the table is held."""
+    memory = ffi.new("gr_table *")
+    memory.key = ffi.from_buffer("uint64_t[]", table.key, require_writable=True)
+    memory.last_ms = ffi.from_buffer("double[]", table.last_ms, require_writable=True)
+    memory.weight = ffi.from_buffer("double[]", table.weight, require_writable=True)
+    memory.sets, memory.bins, memory.decay_ms = table.sets, table.bins, table.decay_ms
+    memory.shortest_ms, memory.log_step = table.shortest_ms, table.log_step
+    return memory

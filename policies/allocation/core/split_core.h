@@ -93,4 +93,11 @@ typedef struct {
 void gr_count(long n, const uint64_t *keys, const double *t_ms, const double *sizes, const gr_table *table, double *binned,
               double *squares);
 
+/* Take in those of n sample records (contract.samples: three words of 64 bits each, as in memory) that are of this kind, if their
+ * stamps rise: fade sums double[2][histograms][bins + 1] by keep double[2][histograms], then add bytes (first half) and squares
+ * (second) to each. A record is of unit_bytes a unit, at its stamp + shift_ms, but never after now_ms. Writes to double out[3]: sum of
+ * bytes, sum of their squares, last time. Returns their number, or -1 and has done nothing where the stamps do not rise. */
+long gr_ingest(long n, const char *records, int kind, double unit_bytes, double shift_ms, double now_ms, const gr_table *table,
+               int histograms, const double *keep, double *sums, double *out);
+
 #endif
