@@ -31,6 +31,7 @@ from controllers.runtime.resources import Key, ResourceType
 from controllers.runtime.settings import Settings
 from controllers.runtime.store import Store, WatchEvent
 from controllers.runtime.sweep import Sweeper
+from controllers.runtime.table_metrics import TableCollector
 from controllers.runtime.watch import WatchMonitor
 
 _logger = logging.getLogger(__name__)
@@ -76,6 +77,7 @@ class Runtime:
         for resource in self.resources:
             self.metrics.objects.labels(str(resource)).set_function(partial(self.store.count, resource))
         expose_pools(self.metrics.pools, self.store)
+        self.metrics.registry.register(TableCollector(self.store, clock))
         self.store.subscribe(self._changed)
 
     # -- life ---------------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ def table_of(registry: CollectorRegistry) -> str:
             rows.append(row(collector._name, collector._type, collector._labelnames, collector._documentation))
         else:
             for family in collector.collect():
-                labels = tuple(family.samples[0].labels) if family.samples else ()
+                labels = tuple(family.samples[0].labels) if family.samples else tuple(getattr(family, "_labelnames", ()))
                 rows.append(row(family.name, family.type, labels, family.documentation))
     return HEAD + "".join(sorted(rows))
 
