@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from dataplane.gateway.config import GatewayConfig, render, render_maps
 from dataplane.gateway.held import read_held
 from dataplane.gateway.metrics import GatewayView
 from dataplane.gateway.runtime_api import CommandRefused, RuntimeApi, RuntimeUnavailable
-from dataplane.gateway.tables import Fence, Held, Step, Want, is_older, lineage_of, plan, want_of
+from dataplane.gateway.tables import Fence, Held, Step, Want, is_older, lineage_of, plan, users_of, want_of
 
 log = logging.getLogger("grfleet.gateway")
 _STUCK_S = 30.0  # longer than a push of all tables into a busy HAProxy, and than all answers it may keep back
@@ -63,6 +63,8 @@ class GatewayAgent:
         Clock for drains and for reading everything again.
     compare_s, reread_s
         How often servers and slots, and the hot-user table, are read from HAProxy although nothing hints at a difference.
+    keep_users
+        Leave the hot users that HAProxy holds until `set_users` says better: an agent that starts again moves nobody.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class GatewayAgent:
         api: RuntimeApi | None = None,
         compare_s: float = 2.0,
         reread_s: float = 60.0,
+        keep_users: bool = False,
     ) -> None:
         self.config = config
         self.counts = GatewayCounts()
@@ -84,7 +87,7 @@ class GatewayAgent:
         self._fence = Fence()
         self._table: RoutingTable | None = None
         self._lineage = 0
-        self._users: Mapping[str, str] = {}
+        self._users: Mapping[str, str] | None = None if keep_users else {}
         self._want: Want | None = None
         self._held_users: Mapping[str, int] | None = None
         self._compared: tuple[Want, float, str] | None = None
@@ -103,6 +106,23 @@ class GatewayAgent:
     def generation(self) -> int:
         """Generation of the table in force, -1 before the first and after a tombstone."""
         return self._fence.generation
+
+    @property
+    def table(self) -> RoutingTable | None:
+        """The table in force, None before the first."""
+        return self._table
+
+    @property
+    def users(self) -> Mapping[str, str] | None:
+        """Hot users in force (user key -> instance uid); None until HAProxy was asked for those that it holds."""
+        return self._users
+
+    def down(self) -> frozenset[str]:
+        """Return the uids of instances that HAProxy took to be down when it was last looked at."""
+        if self._held is None or self._want is None:
+            return frozenset()
+        servers = self._held.servers
+        return frozenset(s.uid for s in self._want.servers if s.id in servers and not servers[s.id].up)
 
     def offer(self, table: RoutingTable, *, uid: str = "") -> bool:
         """Take a table if its generation is new; say whether it was taken.
@@ -241,10 +261,25 @@ class GatewayAgent:
         self._held = held = await read_held(self._api, self.config, users=self._held_users)
         if self._held_users is None:
             self._held_users = held.users
+        if self._users is None and self._table is not None:
+            self._users = users_of(held, want)
+            self._want = want = want_of(self._table, self._users, lineage=self._lineage)
         older = is_older(held, want)
         overdue = self._draining.overdue(held, want, now_s=now_s, limit_s=self.config.drain_seconds)
-        refusals = []
         steps = plan(held, want, config=self.config, overdue=overdue)
+        await self._apply_all([step for step in steps if not step.later])
+        if want is self._want and not older and not self.settled.is_set():
+            log.info("haproxy holds the table", extra={"generation": want.generation, "servers": len(want.servers)})
+            self.settled.set()
+        await self._apply_all([step for step in steps if step.later])
+        if not older:
+            self._held_users = want.users
+        result = "older" if older else "settled"
+        self._compared = (want, now_s, result) if not steps and not self._draining.since_s else None
+        return result
+
+    async def _apply_all(self, steps: Sequence[Step]) -> None:
+        refusals = []
         for step in steps:
             try:
                 await self._apply(step)
@@ -252,14 +287,6 @@ class GatewayAgent:
                 refusals.append(error)
         if refusals:
             raise refusals[0]
-        if not older:
-            self._held_users = want.users
-        result = "older" if older else "settled"
-        self._compared = (want, now_s, result) if not steps and not self._draining.since_s else None
-        if want is self._want and not older and not self.settled.is_set():
-            log.info("haproxy holds the table", extra={"generation": want.generation, "servers": len(want.servers)})
-            self.settled.set()
-        return result
 
     async def _apply(self, step: Step) -> None:
         self.counts.commands += len(step.commands)

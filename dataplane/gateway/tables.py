@@ -74,12 +74,16 @@ class Want:
 
 @dataclass(frozen=True)
 class Step:
-    """Commands that may travel together, and what each answer must hold; `optional` ones may be refused and come again."""
+    """Commands that may travel together, and what each answer must hold.
+
+    Those of an `optional` step may be refused and come again; nobody waits for those that may come `later`.
+    """
 
     what: str
     commands: tuple[str, ...]
     success: str = ""
     optional: bool = False
+    later: bool = False
 
     @property
     def kind(self) -> str:
@@ -138,15 +142,21 @@ def want_of(table: RoutingTable, users: Mapping[str, str] | None = None, *, line
     if is_tombstone(table):
         return EMPTY
     ids, servers, refused = servers_of(table.instances)
-    by_uid = {s.uid: s.id for s in servers if not s.draining_only}
+    owner_of = {s.uid: s.id for s in servers if not s.draining_only}.get
     return Want(
         generation=min(table.generation, MAX_GENERATION),
         lineage=lineage,
         servers=servers,
         slots={slot: ids[owner] for slot, owner in enumerate(owners) if owner != NOBODY and owner in ids},
-        users={key: by_uid[uid] for key, uid in (users or {}).items() if uid in by_uid},
+        users={key: number for key, uid in (users or {}).items() if (number := owner_of(uid)) is not None},
         refused=refused,
     )
+
+
+def users_of(held: Held, want: Want) -> dict[str, str]:
+    """Return the hot users that HAProxy holds, with the uids of the instances that a table knows."""
+    uids = {server.id: server.uid for server in want.servers}
+    return {key: uids[owner] for key, owner in held.users.items() if owner in uids}
 
 
 def is_older(held: Held, want: Want) -> bool:
@@ -167,14 +177,15 @@ def plan(held: Held, want: Want, *, config: GatewayConfig, overdue: frozenset[in
     arriving = _arriving(held, want, config)
     if is_older(held, want):
         return _kept(arriving)
+    users, forgotten = _users(held, want)
     return _kept(
         [
             *arriving,
             Step("generation", _entries(SLOT_TABLE, _marks(held, want))),
             Step("slots", _entries(SLOT_TABLE, _changes(held.slots, want.slots))),
-            *_users(held, want),
+            *users,
             *_leaving(held, want, config, overdue),
-            Step("forget users", tuple(f"clear table {USER_TABLE} key {key}" for key in _gone_users(held, want)), optional=True),
+            *forgotten,
         ]
     )
 
@@ -234,24 +245,21 @@ def _entries(table: str, changes: Mapping[int, tuple[int, int]]) -> tuple[str, .
     return tuple(f"set table {table} key {key} data.gpt0 {new}" for key, (old, new) in changes.items() if old != new)
 
 
-def _users(held: Held, want: Want) -> list[Step]:
+def _users(held: Held, want: Want) -> tuple[list[Step], list[Step]]:
+    """What changes for hot users, and the entries to clear after all else."""
     # An entry is set to nobody before it is cleared: peers learn what is set, not what is cleared.
     if held.users is want.users:  # what the last round wrote; a hundred thousand need not be compared
-        return []
-    return [
+        return [], []
+    known = held.users.get
+    gone = [key for key in held.users if key not in want.users]
+    changes = [
         Step(
-            "hot users",
-            tuple(f"set table {USER_TABLE} key {k} data.gpt0 {v}" for k, v in want.users.items() if held.users.get(k) != v),
+            "hot users", tuple([f"set table {USER_TABLE} key {k} data.gpt0 {v}" for k, v in want.users.items() if known(k) != v])
         ),
-        Step(
-            "release users",
-            tuple(f"set table {USER_TABLE} key {key} data.gpt0 0" for key in _gone_users(held, want) if held.users[key]),
-        ),
+        Step("release users", tuple([f"set table {USER_TABLE} key {key} data.gpt0 0" for key in gone if held.users[key]])),
     ]
-
-
-def _gone_users(held: Held, want: Want) -> list[str]:
-    return [] if held.users is want.users else [key for key in held.users if key not in want.users]
+    forgotten = tuple([f"clear table {USER_TABLE} key {key}" for key in gone])
+    return changes, [Step("forget users", forgotten, optional=True, later=True)]
 
 
 def _leaving(held: Held, want: Want, config: GatewayConfig, overdue: frozenset[int]) -> list[Step]:
