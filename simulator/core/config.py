@@ -48,6 +48,9 @@ class InstanceConfig:
     refill_yields : bool
         Whether a refill gets only what demand and reload leave of the link. Otherwise its rate is set aside for it, and slows
         them while it lasts.
+    offload_queue_bytes : int, optional
+        Most that may wait for the link to the host. A user that HBM evicts while there is no room for it is dropped, counted, and
+        computed anew when it comes back; without a bound when absent.
     max_rows_per_request : int
         A request asking for more is refused, so that a hostile one cannot exhaust memory.
     """
@@ -71,6 +74,7 @@ class InstanceConfig:
     ssd_bytes_per_second: int = 6_000_000_000
     reload_fixed_ms: float = 0.0
     refill_yields: bool = False
+    offload_queue_bytes: int | None = None
     max_rows_per_request: int = 4_000_000
 
     def __post_init__(self) -> None:
@@ -80,6 +84,8 @@ class InstanceConfig:
             raise ValueError(f"pool_bytes: {self.pool_bytes} is below one granule of {self.granule_bytes}")
         if self.load_behind_percent is not None and not 0 <= self.load_behind_percent <= 100:
             raise ValueError(f"load_behind_percent: {self.load_behind_percent} is not within 0..100")
+        if self.offload_queue_bytes is not None and self.offload_queue_bytes < 0:
+            raise ValueError(f"offload_queue_bytes: {self.offload_queue_bytes} is below 0")
         if self.ssd_bytes and not self.host_bytes:
             raise ValueError("ssd_bytes: the SSD is filled from the host tier, so host_bytes must be above 0")
 

@@ -65,6 +65,7 @@ class Tally:
                 emb_miss=self.emb_miss_ms,
                 kv_miss=self.kv_miss_ms,
             ),
+            offload_drops=lower.offload_drops,
             pre_infer=engine.PreInferCounters(
                 accepted=prefixes.accepted,
                 rejected=prefixes.rejected,

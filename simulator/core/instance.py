@@ -5,6 +5,7 @@ cached tokens are stripped before the embedding stage, so KV hits also remove EM
 and the seed, so the same calls give the same outcome.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterable
 
@@ -390,8 +391,9 @@ class GRInstanceCore:
         return hit, available, stall
 
     def _sink(self, key: CacheKey, tokens: int, size: int) -> None:
-        """Take in what HBM evicts for want of room."""
-        self.lower.off_load(key, tokens, size)
+        """Take in what HBM evicts for want of room, or drop it where no more may wait for the link."""
+        most, waits = self.config.offload_queue_bytes, self._link.waiting_bytes(offloaded_bytes=self.lower.offloaded_bytes)
+        self.lower.off_load(key, tokens, size, room_bytes=math.inf if most is None else most - waits)
         self.resident.moved(key)
 
     def _tokens_of(self, key: CacheKey) -> tuple[int, int, int]:

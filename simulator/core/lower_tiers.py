@@ -4,6 +4,7 @@ What HBM evicts sinks into the host tier, what that evicts sinks onto the SSD, a
 tier at most: one that is asked for leaves its tier and is in HBM again, or goes back when HBM has no room.
 """
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ class LowerTiers:
         self._limits = {LowerTier.HOST: host_bytes, LowerTier.SSD: ssd_bytes}
         self._used = dict.fromkeys(LowerTier, 0)
         self._entries: dict[LowerTier, OrderedDict[CacheKey, Held]] = {tier: OrderedDict() for tier in LowerTier}
-        self.offloaded_bytes = 0
+        self.offloaded_bytes = self.offload_drops = self.dropped_bytes = 0
 
     def used_bytes(self, tier: LowerTier) -> int:
         return self._used[tier]
@@ -50,9 +51,12 @@ class LowerTiers:
         self._make_room(LowerTier.HOST, 0)
         self._make_room(LowerTier.SSD, 0)
 
-    def off_load(self, key: CacheKey, tokens: int, size: int) -> None:
-        """Take in what HBM evicts, where it fits; its bytes cross the link."""
-        if self.put_back(key, tokens, size):
+    def off_load(self, key: CacheKey, tokens: int, size: int, *, room_bytes: float = math.inf) -> None:
+        """Take in what HBM evicts, where it fits; its bytes cross the link, if no more than `room_bytes` of them wait for it."""
+        if size > room_bytes and size <= self._limits[LowerTier.HOST]:
+            self.offload_drops += 1
+            self.dropped_bytes += size
+        elif self.put_back(key, tokens, size):
             self.offloaded_bytes += size
 
     def put_back(self, key: CacheKey, tokens: int, size: int) -> bool:

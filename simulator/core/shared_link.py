@@ -81,6 +81,10 @@ class SharedLink:
             rate = self._to_host_per_ms * (self._service.duplex_to_host_share if refilling else 1.0)
             self._go(rate, now_ms - self.at_ms)
 
+    def waiting_bytes(self, *, offloaded_bytes: int) -> float:
+        """Return what waits to go to the host, of what was ever handed to off-load, as far as time is accounted for."""
+        return self.offload_left_bytes + (offloaded_bytes - self._seen_bytes)
+
     def load_ms(self, size: int, *, taken: float = 0.0, source_bytes_per_second: float | None = None) -> float:
         """Milliseconds to load so many bytes of state now.
 

@@ -164,6 +164,7 @@ def constants_of(config: FleetConfig, log: RequestLog, tables: LawTables, level:
     out[state.LAYERS] = config.service.layers
     out[state.POOL_BYTES] = config.pool_bytes
     out[state.BATCH_MOST] = 1 if config.batching is None else config.batching.max_requests
+    out[state.OFFLOAD_MOST] = state.UNBOUNDED if config.offload_queue_bytes is None else config.offload_queue_bytes
     out[state.LOAD_BEHIND] = state.NEVER_BEHIND if config.load_behind_percent is None else config.load_behind_percent
     return out
 
@@ -215,6 +216,7 @@ def fresh_instance(
     ints, floats = np.zeros(state.INTS, dtype=np.int64), np.zeros(state.FLOATS)
     of_users, rows = _empty_users(users), _empty_rows(config, tables, fleet)
     ints[state.KV_LIMIT] = config.pool_bytes - config.first_emb_bytes
+    ints[state.OFFLOAD_ROOM] = fleet[state.OFFLOAD_MOST]
     ints[state.HOST_LIMIT], ints[state.SSD_LIMIT] = config.host_bytes, config.ssd_bytes
     ints[state.KNOWN_LAW] = ints[state.KNOWN_USED] = -1
     floats[state.FILLED_AT] = -1.0

@@ -70,6 +70,9 @@ class FleetConfig:
     refill_yields : bool
         Whether a refill gets only what demand and reload leave of the link. Otherwise its rate is set aside for it, and slows
         them while it lasts.
+    offload_queue_bytes : int, optional
+        Most that may wait for the link to the host, in one instance. A user that HBM evicts while there is no room for it is
+        dropped and counted; without a bound when absent. As in `simulator.core.config`.
     batching : BatchRules, optional
         Requests of one length bucket that arrive within a window run together, padded to the bucket's edge. Each is served alone,
         in order of arrival, when absent.
@@ -95,6 +98,7 @@ class FleetConfig:
     refill: RefillMode = RefillMode.THROTTLED
     refill_link_percent: int = 20
     refill_yields: bool = False
+    offload_queue_bytes: int | None = None
     batching: BatchRules | None = None
 
     def __post_init__(self) -> None:
@@ -122,6 +126,11 @@ class FleetConfig:
         behind = self.load_behind_percent
         if behind is not None and (not isinstance(behind, int) or not 0 <= behind <= 100):
             raise ValueError(f"load_behind_percent: {behind!r} is not a whole number within 0..100")
+        most = self.offload_queue_bytes
+        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or not 0 <= most <= 1 << 50):
+            raise ValueError(f"offload_queue_bytes: {most!r} is not a whole number within 0..{1 << 50}")
+        if most is not None and not self.host_bytes:
+            raise ValueError("offload_queue_bytes: nothing is copied where host_bytes is 0")
         if self.ssd_bytes and not self.host_bytes:
             raise ValueError("ssd_bytes: the SSD is filled from the host tier, so host_bytes must be above 0")
         if self.batching is not None and not isinstance(self.batching, BatchRules):

@@ -4,6 +4,8 @@ A new split counts from when it is wanted: what shrinks, shrinks first; what gro
 So the sum of the limits never exceeds the pool, also while a shrink of the KV cache waits for the user in service.
 """
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,6 +28,9 @@ from simulator.fleet.state import (
     LINK_PER_MS,
     MODE,
     NO_ROWS,
+    OFFLOAD_LEFT,
+    OFFLOAD_MOST,
+    OFFLOAD_ROOM,
     POOL_BYTES,
     REFILL_BYTES,
     REFILL_CARRY,
@@ -207,6 +212,7 @@ def advance(
     """Move time forward: off-load what waits, refill under the cap, then settle a split that waits."""
     if ints[HOST_LIMIT] > 0:
         link.offload_until(physics, ints, floats, refilling(physics, fleet, ints, floats, rows, laws), now_ms)
+        ints[OFFLOAD_ROOM] = fleet[OFFLOAD_MOST] - math.ceil(floats[OFFLOAD_LEFT])
     if physics[REFILL_PER_SECOND] > 0.0:
         refill_until(physics, fleet, ints, floats, rows, laws, now_ms)
     if ints[EMB_TARGET] != ints[EMB_LIMIT]:

@@ -137,6 +137,9 @@ class Running:
         total = self.counted.sum(axis=0)
         if self.config.load_behind_percent is not None:
             counts = counts | {"rowsDefaulted": int(total[state.ROWS_DEFAULTED])}
+        if self.config.offload_queue_bytes is not None:
+            dropped = {"offloadDrops": int(total[state.OFFLOAD_DROPS]), "offloadDroppedBytes": int(total[state.OFFLOAD_DROPPED])}
+            counts = counts | dropped
         made = FleetResult(
             log=self.log,
             config=self.config,

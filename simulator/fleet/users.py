@@ -17,6 +17,9 @@ from simulator.fleet.state import (
     KV_USED,
     LATE,
     OFFLOAD_BYTES,
+    OFFLOAD_DROPPED,
+    OFFLOAD_DROPS,
+    OFFLOAD_ROOM,
     OLDER,
     PAGE_BYTES,
     PAGE_TOKENS,
@@ -104,6 +107,17 @@ def sink(fleet: NDArray[np.int64], ints: NDArray[np.int64], users: Users, user: 
 
 
 @lean
+def _off_load(fleet: NDArray[np.int64], ints: NDArray[np.int64], users: Users, user: int, size: int) -> None:
+    """Hand a user that has left HBM to the host tier, or drop it where no more may wait for the link."""
+    if ints[OFFLOAD_ROOM] < size <= ints[HOST_LIMIT]:
+        ints[OFFLOAD_DROPS] += 1
+        ints[OFFLOAD_DROPPED] += size
+    elif sink(fleet, ints, users, user):
+        ints[OFFLOAD_BYTES] += size
+        ints[OFFLOAD_ROOM] -= size
+
+
+@lean
 def evict(fleet: NDArray[np.int64], ints: NDArray[np.int64], users: Users, excess: int, keep: int, serving: int) -> int:
     """Evict the oldest users of HBM, but not `keep` and `serving`, until `excess` bytes are free; return the bytes freed."""
     record = users.record
@@ -122,8 +136,8 @@ def evict(fleet: NDArray[np.int64], ints: NDArray[np.int64], users: Users, exces
                 record[user, PREFIX] = 0
                 ints[PREFIX_BYTES] -= size
                 ints[WASTED] += 1
-            if ints[HOST_LIMIT] > 0 and sink(fleet, ints, users, user):
-                ints[OFFLOAD_BYTES] += size
+            if ints[HOST_LIMIT] > 0:
+                _off_load(fleet, ints, users, user, size)
         user = following
     return freed
 

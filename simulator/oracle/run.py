@@ -90,6 +90,8 @@ def best_splits(
         raise ValueError("batching: the oracle serves one request at a time")
     if config.refill_yields:
         raise ValueError("refill_yields: the oracle sets the rate of a refill aside")
+    if config.offload_queue_bytes is not None:
+        raise ValueError("offload_queue_bytes: the oracle copies whatever HBM evicts")
     if warm is not None and len(warm.user) and int(warm.user.max()) >= log.users:
         raise ValueError(f"warm: user {int(warm.user.max())} is not among the {log.users} of the log")
     key = key_of(log, config, window_ms=window_ms, seed=seed, splits=tuple(splits), slots=slots, warm=warm)

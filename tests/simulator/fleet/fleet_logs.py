@@ -97,6 +97,7 @@ def core_config(fleet: FleetConfig, law: RowLaw) -> InstanceConfig:
         ssd_bytes_per_second=fleet.ssd_bytes_per_second,
         reload_fixed_ms=fleet.reload_fixed_ms,
         refill_yields=fleet.refill_yields,
+        offload_queue_bytes=fleet.offload_queue_bytes,
     )
 
 

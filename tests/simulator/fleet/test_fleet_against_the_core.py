@@ -78,6 +78,8 @@ def test_shrinking_below_what_is_in_use_evicts_and_waits_as_the_core_does(per_se
     "tiers",
     [
         {"host_bytes": 512 * MIB},
+        {"host_bytes": 512 * MIB, "offload_queue_bytes": 24 * MIB},
+        {"host_bytes": 60 * MIB, "ssd_bytes": 400 * MIB, "offload_queue_bytes": 12 * MIB},
         {"host_bytes": 60 * MIB, "ssd_bytes": 400 * MIB, "ssd_bytes_per_second": 500_000_000, "reload_fixed_ms": 0.3},
         {"host_bytes": 5 * MIB, "ssd_bytes": 20 * MIB},
     ],
@@ -95,6 +97,9 @@ def test_what_lies_below_hbm_is_found_and_loaded_or_computed_anew_as_in_the_core
     told = [each.observe(each.clock_ms).counters for each in cores]
     assert 0 < mine.bytes_by_class["reload"] == sum(each.bytes.reload for each in told)
     assert 0 < mine.bytes_by_class["offload"] == sum(each.bytes.offload for each in told)
+    dropped = sum(each.offload_drops for each in told)
+    assert mine.counts.get("offloadDrops", 0) == dropped
+    assert (dropped > 0) == (fleet.offload_queue_bytes is not None)
     assert mine.host_hit_tokens.sum() == sum(each.kv.tokens_hit_dram for each in told)
     assert mine.ssd_hit_tokens.sum() == sum(each.kv.tokens_hit_ssd for each in told)
     np.testing.assert_array_equal(mine.kv_hit_tokens, core.kv_tokens_hit)
