@@ -31,7 +31,7 @@ demo: $(STAMP)  ## a real API server, operator, 8 agents, 8 engines, a real trac
 
 test: $(STAMP)  ## all tests that need no node, on a real Kubernetes control plane
 	@$(BIN)/grfleet testbed build --kwok
-	@$(BIN)/pytest -n 2 -m "not node" --dist loadscope $(TEST_ARGS)
+	@$(BIN)/pytest -n 4 --dist loadscope --no-loadscope-reorder -m "not node" $(TEST_ARGS)
 
 e2e: $(STAMP)  ## real pods on a real node of this machine (where it gives one: root): the chart's operator, pools, faults
 	@$(BIN)/grfleet testbed build --node-if-possible
@@ -60,7 +60,8 @@ generate: $(STAMP)  ## regenerate manifests, chart copies and reference docs fro
 
 lock: $(STAMP)  ## renew the pinned requirement files from pyproject.toml
 	@$(UV_COMPILE) pyproject.toml -o requirements/runtime.txt
-	@$(UV_COMPILE) -c requirements/runtime.txt --extra sim --extra test --extra lint --extra bench --extra dev pyproject.toml -o requirements/dev.txt
+	@$(UV_COMPILE) -c requirements/runtime.txt --extra sim --extra gateway --extra test --extra lint --extra bench --extra dev pyproject.toml -o requirements/dev.txt
+	@$(UV_COMPILE) -c requirements/dev.txt --extra gateway pyproject.toml -o requirements/gateway.txt
 	@$(UV_COMPILE) -c requirements/dev.txt --extra train --extra test --extra dev pyproject.toml -o requirements/train.txt
 
 testbed: $(STAMP)  ## start a Kubernetes control plane on this machine and print its KUBECONFIG
