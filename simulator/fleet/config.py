@@ -126,10 +126,10 @@ class FleetConfig:
         behind = self.load_behind_percent
         if behind is not None and (not isinstance(behind, int) or not 0 <= behind <= 100):
             raise ValueError(f"load_behind_percent: {behind!r} is not a whole number within 0..100")
-        most = self.offload_queue_bytes
-        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or not 0 <= most <= 1 << 50):
-            raise ValueError(f"offload_queue_bytes: {most!r} is not a whole number within 0..{1 << 50}")
-        if most is not None and not self.host_bytes:
+        queue = self.offload_queue_bytes
+        if queue is not None and (isinstance(queue, bool) or not isinstance(queue, int) or not 0 <= queue <= 1 << 50):
+            raise ValueError(f"offload_queue_bytes: {queue!r} is not a whole number within 0..{1 << 50}")
+        if queue is not None and not self.host_bytes:
             raise ValueError("offload_queue_bytes: nothing is copied where host_bytes is 0")
         if self.ssd_bytes and not self.host_bytes:
             raise ValueError("ssd_bytes: the SSD is filled from the host tier, so host_bytes must be above 0")
