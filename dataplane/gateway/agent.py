@@ -21,7 +21,7 @@ from dataplane.gateway.config import GatewayConfig, render, render_maps
 from dataplane.gateway.held import read_held
 from dataplane.gateway.metrics import GatewayView
 from dataplane.gateway.runtime_api import CommandRefused, RuntimeApi, RuntimeUnavailable
-from dataplane.gateway.tables import Fence, Held, Step, Want, is_older, lineage_of, plan, users_of, want_of
+from dataplane.gateway.tables import Fence, Held, HotUsers, Step, Want, is_older, lineage_of, plan, users_of, want_of
 
 log = logging.getLogger("grfleet.gateway")
 _STUCK_S = 30.0  # longer than a push of all tables into a busy HAProxy, and than all answers it may keep back
@@ -87,7 +87,7 @@ class GatewayAgent:
         self._fence = Fence()
         self._table: RoutingTable | None = None
         self._lineage = 0
-        self._users: Mapping[str, str] | None = None if keep_users else {}
+        self._users: HotUsers | None = None if keep_users else HotUsers({})
         self._want: Want | None = None
         self._held_users: Mapping[str, int] | None = None
         self._compared: tuple[Want, float, str] | None = None
@@ -115,7 +115,7 @@ class GatewayAgent:
     @property
     def users(self) -> Mapping[str, str] | None:
         """Hot users in force (user key -> instance uid); None until HAProxy was asked for those that it holds."""
-        return self._users
+        return self._users.by_key if self._users is not None else None
 
     def down(self) -> frozenset[str]:
         """Return the uids of instances that HAProxy took to be down when it was last looked at."""
@@ -139,7 +139,7 @@ class GatewayAgent:
         """
         lineage = lineage_of(uid)
         try:
-            want = want_of(table, self._users, lineage=lineage)
+            want = want_of(table, self._users, lineage=lineage, before=self._want if self._users is not None else None)
         except ProtocolViolation:
             self.counts.tables_broken += 1
             raise
@@ -158,7 +158,7 @@ class GatewayAgent:
     def set_users(self, users: Mapping[str, str]) -> None:
         """Replace the hot users (user key -> instance uid), at most `config.max_users` of them; the rest is left out."""
         limit = self.config.max_users
-        self._users = dict(list(users.items())[:limit]) if len(users) > limit else dict(users)
+        self._users = HotUsers(dict(list(users.items())[:limit]) if len(users) > limit else dict(users))
         if self._table is not None:
             self._set(want_of(self._table, self._users, lineage=self._lineage))
 
@@ -262,7 +262,7 @@ class GatewayAgent:
         if self._held_users is None:
             self._held_users = held.users
         if self._users is None and self._table is not None:
-            self._users = users_of(held, want)
+            self._users = HotUsers(users_of(held, want))
             self._want = want = want_of(self._table, self._users, lineage=self._lineage)
         older = is_older(held, want)
         overdue = self._draining.overdue(held, want, now_s=now_s, limit_s=self.config.drain_seconds)

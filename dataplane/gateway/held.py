@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from dataplane.gateway.config import FLEET, SLOT_TABLE, USER_TABLE, GatewayConfig
@@ -10,6 +11,7 @@ from dataplane.gateway.tables import GENERATION_KEY, LINEAGE_KEY, Held, HeldServ
 
 _STATE_VERSION = "1"
 _STOPPED = "0"
+_ENTRY = re.compile(r"^0x[0-9a-f]+: key=(\S+) [^\n]*\bgpt0=(\d+)", re.MULTILINE)
 
 
 async def read_held(api: RuntimeApi, config: GatewayConfig, *, users: Mapping[str, int] | None = None) -> Held:
@@ -89,15 +91,13 @@ def _address(host: str, port: str) -> str:
 
 
 def _table(answer: str) -> dict[str, int]:
-    lines = answer.splitlines()
-    if not lines or not lines[0].startswith("# table:"):
+    head, _, entries = answer.partition("\n")
+    if not head.startswith("# table:"):
         raise CommandRefused(f"show table: {answer[:200]!r}")
-    found: dict[str, int] = {}
-    for line in lines[1:]:
-        fields = dict(part.split("=", 1) for part in line.split()[1:] if "=" in part)
-        if "key" in fields and "gpt0" in fields:
-            found[fields["key"]] = int(fields["gpt0"])
-    return found
+    found = _ENTRY.findall(entries)
+    if len(found) != entries.count("\n") + bool(entries):
+        raise CommandRefused(f"show table: a line of {head[:200]!r} is no entry")
+    return {key: int(value) for key, value in found}
 
 
 def _map(answer: str) -> dict[str, str]:

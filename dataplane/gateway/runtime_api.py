@@ -1,7 +1,8 @@
 """HAProxy's runtime API over one persistent connection in prompt mode.
 
-Commands are pipelined: up to a window of them is on its way while the answers are read in order, one prompt each. Every answer
-is bounded, must arrive in time, and is checked by the caller's words, since HAProxy reports failures in plain text only.
+Commands are pipelined: a block of them is on its way while the answers of the one before are read, in order, one prompt each.
+Every answer is bounded, must arrive in time, and is checked by the caller's words, since HAProxy reports failures in plain text
+only.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _PROMPT = b"\n> "
-_WINDOW = 64
+_BLOCK = 512
 _MAX_LINE_BYTES = 4096
 _READ_BYTES = 262_144
 
@@ -32,7 +33,7 @@ class RuntimeApi:
     path
         Unix socket of `stats socket ... level admin`.
     timeout_s
-        How long one answer may take.
+        How long HAProxy may be silent while answers are due.
     max_answer_bytes
         Longest answer that is read; a table of 100 000 users has about ten megabytes.
     """
@@ -43,6 +44,7 @@ class RuntimeApi:
         self._max_answer_bytes = max_answer_bytes
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._rest = bytearray()
+        self._came = 0
 
     @property
     def connected(self) -> bool:
@@ -64,9 +66,9 @@ class RuntimeApi:
                 self._streams = await asyncio.open_unix_connection(str(self._path), limit=_READ_BYTES)
                 self._rest = bytearray()
                 self._streams[1].write(b"prompt\n")
-                await self._answer(self._streams[0])
+                await self._answers(self._streams[0], 1)
         except (OSError, EOFError, TimeoutError) as error:
-            await self.close()
+            self._abort()
             raise RuntimeUnavailable(f"{self._path}: {type(error).__name__} {error}".rstrip()) from error
 
     async def close(self) -> None:
@@ -86,7 +88,7 @@ class RuntimeApi:
         return (await self.ask_all([command]))[0]
 
     async def ask_all(self, commands: Sequence[str]) -> list[str]:
-        """Return the answers to commands, in order; a window of them is on its way at any time.
+        """Return the answers to commands, in order; one or two blocks of them are on their way at any time.
 
         Raises
         ------
@@ -95,28 +97,25 @@ class RuntimeApi:
         ValueError
             When a command is not one line, or holds a semicolon, which would be two.
         """
-        lines = [_line(command) for command in commands]
+        blocks = [_lines(commands[start : start + _BLOCK]) for start in range(0, len(commands), _BLOCK)]
         await self.connect()
         assert self._streams is not None
         reader, writer = self._streams
         answers: list[str] = []
         try:
-            sent = 0
-            while len(answers) < len(lines):
-                if sent < len(lines) and sent - len(answers) <= _WINDOW // 2:
-                    more = lines[sent : len(answers) + _WINDOW]
-                    writer.write(b"".join(more))
-                    sent += len(more)
-                async with asyncio.timeout(self._timeout_s):
-                    await writer.drain()
-                    answers.append(await self._answer(reader))
+            for number, block in enumerate(blocks):
+                writer.write(block)
+                answers += await self._answers(reader, number * _BLOCK - len(answers))
+            answers += await self._answers(reader, len(commands) - len(answers))
+            if len(answers) > len(commands):
+                raise EOFError("an answer that nobody asked for")
         except (OSError, EOFError, TimeoutError) as error:
-            await self.close()
+            self._abort()
             raise RuntimeUnavailable(
-                f"{self._path}: {type(error).__name__} after {len(answers)} of {len(lines)} answers"
+                f"{self._path}: {type(error).__name__} after {len(answers) + self._came} of {len(commands)} answers"
             ) from error
         except BaseException:  # cancelled half-way: the next answer would be another command's
-            await self.close()
+            self._abort()
             raise
         return answers
 
@@ -130,25 +129,53 @@ class RuntimeApi:
         RuntimeUnavailable
             As `ask_all`.
         """
-        for command, answer in zip(commands, await self.ask_all(commands), strict=True):
+        answers = await self.ask_all(commands)
+        if not success and not any(answers):
+            return
+        for command, answer in zip(commands, answers, strict=True):
             if (success not in answer) if success else bool(answer):
                 raise CommandRefused(f"{command!r}: {answer[:300]!r}")
 
-    async def _answer(self, reader: asyncio.StreamReader) -> str:
-        start = 0
-        while (end := self._rest.find(_PROMPT, start)) < 0:
-            start = max(0, len(self._rest) - len(_PROMPT))
-            if len(self._rest) > self._max_answer_bytes:
+    async def _answers(self, reader: asyncio.StreamReader, count: int) -> list[str]:
+        """The next `count` answers or more; some must come within the time limit, again and again."""
+        rest = self._rest
+        last = self._came = 0  # where the answer that is not whole yet begins, and how many are
+        seen = 0
+        while True:
+            if found := rest.count(_PROMPT, seen):
+                self._came += found
+                last = rest.rfind(_PROMPT) + len(_PROMPT)
+            if len(rest) - last > self._max_answer_bytes:
                 raise EOFError(f"an answer longer than {self._max_answer_bytes} bytes")
-            chunk = await reader.read(_READ_BYTES)
+            if self._came >= count:
+                break
+            seen = max(last, len(rest) - len(_PROMPT) + 1)
+            async with asyncio.timeout(self._timeout_s):
+                chunk = await reader.read(_READ_BYTES)
             if not chunk:
                 raise EOFError("closed")
-            self._rest += chunk
-        if end > self._max_answer_bytes:
-            raise EOFError(f"an answer of {end} bytes")
-        answer = bytes(self._rest[:end])
-        del self._rest[: end + len(_PROMPT)]
-        return answer.decode(errors="replace").strip()
+            rest += chunk
+        whole = bytes(rest[:last]).split(_PROMPT)[:-1]
+        del rest[:last]
+        if max(map(len, whole), default=0) > self._max_answer_bytes:
+            raise EOFError(f"an answer longer than {self._max_answer_bytes} bytes")
+        self._came = 0
+        return [answer.decode(errors="replace").strip() if answer else "" for answer in whole]
+
+    def _abort(self) -> None:
+        """Hang up at once: what is not sent yet must not arrive behind the back of the next connection."""
+        streams, self._streams = self._streams, None
+        if streams is not None:
+            streams[1].transport.abort()
+
+
+def _lines(commands: Sequence[str]) -> bytes:
+    """A block of commands as it is sent; the checks are those of one command, made for all at once."""
+    text = "\n".join(commands)
+    wrong = ";" in text or text.count("\n") != len(commands) - 1
+    if wrong or max(map(len, commands)) > _MAX_LINE_BYTES or not text.isascii():
+        return b"".join(map(_line, commands))
+    return text.encode() + b"\n"
 
 
 def _line(command: str) -> bytes:

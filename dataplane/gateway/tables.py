@@ -8,7 +8,7 @@ replica, sees it and writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import xxhash
@@ -62,7 +62,15 @@ class Held:
 
 @dataclass(frozen=True, kw_only=True)
 class Want:
-    """What it should hold: a table with server ids in place of indices, and the hot users."""
+    """What it should hold: a table with server ids in place of indices, and the hot users.
+
+    Attributes
+    ----------
+    owners
+        Server ids of the instances that take users, by uid.
+    touched
+        When it was made from another one: that one's `users`, and the keys in which `users` differs from it.
+    """
 
     generation: int
     lineage: int = 0
@@ -70,6 +78,29 @@ class Want:
     slots: Mapping[int, int] = field(default_factory=dict)
     users: Mapping[str, int] = field(default_factory=dict)
     refused: tuple[Refused, ...] = ()
+    owners: Mapping[str, int] = field(default_factory=dict)
+    touched: tuple[Mapping[str, int], Sequence[str]] | None = None
+
+
+class HotUsers:
+    """Hot users: user key -> uid of the instance. Also by instance, so that the few of one that leaves are found at once."""
+
+    def __init__(self, users: Mapping[str, str]) -> None:
+        self.by_key = users
+        self._by_instance: dict[str, list[str]] | None = None
+
+    def of(self, uid: str) -> Sequence[str]:
+        """Keys of the users of an instance."""
+        if self._by_instance is None:
+            self._by_instance = {}
+            for key, each in self.by_key.items():
+                self._by_instance.setdefault(each, []).append(key)
+        return self._by_instance.get(uid, ())
+
+    def owned(self, owners: Mapping[str, int]) -> dict[str, int]:
+        """Server id of each user whose instance is among `owners`."""
+        owner_of = owners.get
+        return {key: number for key, uid in self.by_key.items() if (number := owner_of(uid)) is not None}
 
 
 @dataclass(frozen=True)
@@ -125,32 +156,59 @@ def lineage_of(uid: str) -> int:
     return xxhash.xxh32_intdigest(uid.encode()) if uid else 0
 
 
-def want_of(table: RoutingTable, users: Mapping[str, str] | None = None, *, lineage: int = 0) -> Want:
+def want_of(table: RoutingTable, users: HotUsers | None = None, *, lineage: int = 0, before: Want | None = None) -> Want:
     """Return what HAProxy should hold for a table.
 
     Parameters
     ----------
     users
-        Hot users: user key -> uid of the instance; those whose instance is not in the table, or drains, are left out.
+        Hot users; those whose instance is not in the table, or drains, are left out.
+    before
+        What was made of the table before and the same `users`; spares a look at each of them.
 
     Raises
     ------
     contract.errors.ProtocolViolation
         When the packed slots are not a table.
     """
-    owners = unpack_slots(table.slots, instances=len(table.instances))
+    packed = unpack_slots(table.slots, instances=len(table.instances))
     if is_tombstone(table):
         return EMPTY
     ids, servers, refused = servers_of(table.instances)
-    owner_of = {s.uid: s.id for s in servers if not s.draining_only}.get
+    owners = {s.uid: s.id for s in servers if not s.draining_only}
+    users = users or HotUsers({})
+    touched = None
+    if before is None:
+        owned: Mapping[str, int] = users.owned(owners)
+    else:
+        owned, keys = _owned_since(users, before, owners)
+        touched = (before.users, keys)
     return Want(
         generation=min(table.generation, MAX_GENERATION),
         lineage=lineage,
         servers=servers,
-        slots={slot: ids[owner] for slot, owner in enumerate(owners) if owner != NOBODY and owner in ids},
-        users={key: number for key, uid in (users or {}).items() if (number := owner_of(uid)) is not None},
+        slots={slot: ids[owner] for slot, owner in enumerate(packed) if owner != NOBODY and owner in ids},
+        users=owned,
         refused=refused,
+        owners=owners,
+        touched=touched,
     )
+
+
+def _owned_since(users: HotUsers, before: Want, owners: Mapping[str, int]) -> tuple[Mapping[str, int], Sequence[str]]:
+    """The users that are owned now, and the keys in which they differ from those before."""
+    changed = [uid for uid in {*before.owners, *owners} if before.owners.get(uid) != owners.get(uid)]
+    keys = [key for uid in changed for key in users.of(uid)]
+    if not keys:
+        return before.users, ()
+    owned = dict(before.users)
+    for uid in changed:
+        if uid in owners:
+            owned.update(dict.fromkeys(users.of(uid), owners[uid]))
+        else:
+            for key in users.of(uid):
+                owned.pop(key, None)
+    return owned, keys
 
 
 def users_of(held: Held, want: Want) -> dict[str, str]:
@@ -250,12 +308,17 @@ def _users(held: Held, want: Want) -> tuple[list[Step], list[Step]]:
     # An entry is set to nobody before it is cleared: peers learn what is set, not what is cleared.
     if held.users is want.users:  # what the last round wrote; a hundred thousand need not be compared
         return [], []
-    known = held.users.get
-    gone = [key for key in held.users if key not in want.users]
+    known, wanted = held.users.get, want.users.get
+    keys: Iterable[str]
+    if want.touched is not None and want.touched[0] is held.users:
+        keys = want.touched[1]
+        gone = [key for key in keys if key in held.users and key not in want.users]
+    else:
+        keys = want.users
+        gone = [key for key in held.users if key not in want.users]
+    new = [(key, owner) for key in keys if (owner := wanted(key)) is not None and known(key) != owner]
     changes = [
-        Step(
-            "hot users", tuple([f"set table {USER_TABLE} key {k} data.gpt0 {v}" for k, v in want.users.items() if known(k) != v])
-        ),
+        Step("hot users", tuple([f"set table {USER_TABLE} key {key} data.gpt0 {owner}" for key, owner in new])),
         Step("release users", tuple([f"set table {USER_TABLE} key {key} data.gpt0 0" for key in gone if held.users[key]])),
     ]
     forgotten = tuple([f"clear table {USER_TABLE} key {key}" for key in gone])

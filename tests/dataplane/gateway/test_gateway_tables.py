@@ -12,7 +12,7 @@ from contract.errors import ProtocolViolation
 from contract.keys import SLOTS, user_key
 from contract.table import NOBODY, InstanceState, RoutingTable, pack_slots
 from dataplane.gateway.servers import server_id, servers_of
-from dataplane.gateway.tables import EMPTY, Fence, Held, Step, Want, is_older, lineage_of, plan, want_of
+from dataplane.gateway.tables import EMPTY, Fence, Held, HotUsers, Step, Want, is_older, lineage_of, plan, want_of
 
 KEYS = [user_key(b"0123456789abcdef", f"u{i}") for i in range(4)]
 
@@ -33,7 +33,7 @@ def wants(draw: st.DrawFn, generation: int) -> Want:
     users = draw(st.dictionaries(st.sampled_from(KEYS), st.sampled_from([r.uid for r in rows] or ["nobody"])))
     step = draw(st.integers(1, 7))
     owners = [(slot // step) % len(rows) if rows else NOBODY for slot in range(SLOTS)]
-    return want_of(RoutingTable(generation=generation, instances=rows, slots=pack_slots(owners)), users)
+    return want_of(RoutingTable(generation=generation, instances=rows, slots=pack_slots(owners)), HotUsers(users))
 
 
 def run(model: Model, steps: tuple[Step, ...], *, at_most: int | None = None) -> int:
@@ -189,10 +189,29 @@ def test_addresses_of_both_families_are_taken_with_and_without_a_scheme() -> Non
 
 def test_a_hot_user_whose_instance_left_or_drains_has_no_entry() -> None:
     rows = [row("a", 81), row("b", 82, state=InstanceState.DRAINING)]
-    want = want_of(table(1, rows), {KEYS[0]: "uid-a", KEYS[1]: "uid-b", KEYS[2]: "uid-gone"})
+    want = want_of(table(1, rows), HotUsers({KEYS[0]: "uid-a", KEYS[1]: "uid-b", KEYS[2]: "uid-gone"}))
     assert list(want.users) == [KEYS[0]]
 
 
 def test_slots_that_are_no_table_are_refused() -> None:
     with pytest.raises(ProtocolViolation):
         want_of(RoutingTable(generation=1, instances=[row("a", 81)], slots="AAAA"))
+
+
+@given(st.lists(st.dictionaries(st.sampled_from("abcd"), st.sampled_from(InstanceState), min_size=1), min_size=2, max_size=4))
+@settings(max_examples=20)
+def test_what_is_made_from_the_want_before_is_what_is_made_afresh_and_writes_the_same(
+    fleets: list[dict[str, InstanceState]],
+) -> None:
+    users = HotUsers({user_key(b"0123456789abcdef", f"u{i}"): f"uid-{'abcd'[i % 4]}" for i in range(12)})
+    tables = [table(n, [row(name, 81, state=s) for name, s in fleet.items()]) for n, fleet in enumerate(fleets, 1)]
+    before, model = want_of(tables[0], users), Model()
+    settle(model, before)
+    for each in tables[1:]:
+        since, afresh = want_of(each, users, before=before), want_of(each, users)
+        assert since.users == afresh.users
+        held = replace(model.held(), users=before.users)
+        one, other = plan(held, since, config=CONFIG), plan(held, afresh, config=CONFIG)
+        assert [(step.what, set(step.commands)) for step in one] == [(step.what, set(step.commands)) for step in other]
+        settle(model, since)
+        before = since
