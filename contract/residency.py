@@ -76,13 +76,12 @@ class ResidencyReport(Wire, frozen=True, kw_only=True):
     generation
         Of its caches (the `epoch`): a later one begins with nothing of the one before.
     since
-        The report tells what changed after this cursor. It is the one that was asked for, or 0 when it is too old, or not of this
-        process: then what was known before is to be forgotten.
+        The report tells all that changed after this cursor. It is the one that was asked for; or 0, when that is unknown or more
+        has changed than a report holds: then what was known before is to be forgotten.
     cursor
         To ask for next; at least 1.
     users
-        What changed, most recent first. With more changes than a report holds the older ones are missing: these users are less
-        hot.
+        What changed, most recent first; with `since` 0 the last ones that hold anything.
     load
         From an agent.
     """
@@ -100,16 +99,18 @@ class OverrideTable(Wire, frozen=True, kw_only=True):
     """Hot users that go elsewhere than their slot says, as a gateway tells clients.
 
     `keys` are 16 bytes for each user, `owners` a little-endian u16 for each, an index into `instances` (uids); both base64. They
-    hold for `forMs` from when they are read.
+    hold for `forMs` from when they are read. Whoever asks names the `revision` that it has (`?known=`), and is answered 204 where
+    that is the one in force.
     """
 
     instances: Annotated[list[Name], Meta(max_length=4096)]
     keys: str
     owners: str
     for_ms: Milliseconds
+    revision: Name = ""
 
 
-def pack_overrides(users: Mapping[str, str], *, for_ms: float) -> OverrideTable:
+def pack_overrides(users: Mapping[str, str], *, for_ms: float, revision: str = "") -> OverrideTable:
     """Return the packed form of overrides (user key -> instance uid)."""
     number: dict[str, int] = {}
     owners = bytearray()
@@ -121,6 +122,7 @@ def pack_overrides(users: Mapping[str, str], *, for_ms: float) -> OverrideTable:
         keys=base64.b64encode(keys).decode(),
         owners=base64.b64encode(owners).decode(),
         for_ms=for_ms,
+        revision=revision,
     )
 
 

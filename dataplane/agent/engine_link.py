@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from contract import answers, engine, ring, samples
 from contract.errors import ProtocolViolation
+from contract.residency import ResidencyReport, decode_report
 from dataplane.agent.http_line import HttpLine, Response
 
 AUDIT_EVERY = 128
@@ -79,6 +80,10 @@ class EngineLink:
     async def drain(self, *, draining: bool) -> engine.DrainAnswer:
         content = None if draining else msgspec.json.encode(engine.DrainRequest(draining=False))
         return answers.decode((await self._call("POST", "/drain", body=content)).body, engine.DrainAnswer)
+
+    async def residency(self, cursor: int) -> ResidencyReport | None:
+        response = await self._call("GET", f"/residency?cursor={cursor}", accept=(200, 404, 501))
+        return decode_report(response.body) if response.status == 200 else None
 
     async def samples(self, cursor: int) -> tuple[NDArray[Any], int, int]:
         if self._ring is None:

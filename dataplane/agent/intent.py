@@ -70,6 +70,11 @@ class IntentBook:
         self._skew_seconds = skew_seconds
         self.current: AcceptedIntent | None = None
 
+    @property
+    def uid(self) -> str:
+        """Uid of the instance: that of the intent in force, else the one it was bound to, else empty."""
+        return self.current.uid if self.current is not None else self._bound_uid or ""
+
     def offer(self, intent: Intent, *, now_s: float) -> IntentAnswer:
         """Judge an intent and make it the one in force when it is accepted.
 

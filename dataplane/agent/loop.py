@@ -22,6 +22,7 @@ from contract.agent import (
     ModelStatus,
 )
 from contract.errors import ProtocolViolation, Unreachable
+from contract.residency import ResidencyReport
 from dataplane.agent import report
 from dataplane.agent.decisions import DecisionRing
 from dataplane.agent.drive import Driven, Driver
@@ -35,6 +36,7 @@ from dataplane.agent.orders import Orders
 from dataplane.agent.ports import EnginePort
 from dataplane.agent.reasons import Freeze
 from dataplane.agent.report import Known, Verdict
+from dataplane.agent.residency import ResidencyShelf, load_of
 from dataplane.agent.view import blind_observation, observation_of, policy_intent
 from dataplane.agent.window import Window
 from policies.allocation.apply import refill_cap
@@ -94,6 +96,7 @@ class Agent:
             drain_began=self._idleness.begin_anew,
         )
         self._window = Window()
+        self._residency = ResidencyShelf(engine, monotonic_s=monotonic_s)
         self._state = AllocationState()
         self._known = Known()
         self._observation: Observation | None = None
@@ -382,6 +385,12 @@ class Agent:
         known.idle_seconds = self._idleness.seconds
         model = models.wanted_by(self._spec)
         known.models, known.model_in_force = models.digests, model.sha256 if model is not None else None
+
+    async def residency(self, cursor: int) -> ResidencyReport | None:
+        """Whose state on the engine changed after a cursor, see `ResidencyShelf.report`."""
+        self._tell_orders()
+        load = load_of(self._known, self._window.report(), self._estimators.view().costs)
+        return await self._residency.report(cursor, uid=self._intents.uid, load=load)
 
     async def idle(self, *, after_s: float, deadline_s: float) -> IdleAnswer | None:
         """Wait for an idle engine, see `Idleness.wait`; rounds come faster meanwhile, and the first one at once."""

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from contract.engine import Describe, DrainAnswer, LimitsAnswer, LimitsRequest, Observe, SplitAnswer, SplitRequest
+from contract.residency import ResidencyReport
 
 
 class EnginePort(Protocol):
@@ -19,6 +20,10 @@ class EnginePort(Protocol):
     async def put_limits(self, request: LimitsRequest) -> LimitsAnswer: ...
 
     async def drain(self, *, draining: bool) -> DrainAnswer: ...
+
+    async def residency(self, cursor: int) -> ResidencyReport | None:
+        """Return whose state changed after `cursor`, None from an engine that does not tell."""
+        ...
 
     async def samples(self, cursor: int) -> tuple[NDArray[Any], int, int]:
         """Return (records after `cursor`, next cursor, records lost in between)."""

@@ -25,9 +25,11 @@ from contract.agent import (
     ModelAnswer,
     ModelStatus,
 )
+from contract.residency import ResidencyReport
 from dataplane.agent.http_server import Answer, Handler, Request, Route
 
 MAX_INTENT_BYTES = 64 * 1024
+MAX_CURSOR = 1 << 62
 _MODELS = f"{PREFIX}/model/"
 _HTTP_STATUS = {
     IntentStatus.ACCEPTED: 200,
@@ -60,6 +62,8 @@ class AgentFace(Protocol):
     def status(self) -> AgentStatus: ...
 
     def decisions_after(self, sequence: int, *, limit: int) -> DecisionsAnswer: ...
+
+    async def residency(self, cursor: int) -> ResidencyReport | None: ...
 
     async def idle(self, *, after_s: float, deadline_s: float) -> IdleAnswer | None: ...
 
@@ -117,6 +121,16 @@ def route_of(face: AgentFace) -> Route:
         answer = await face.idle(after_s=after, deadline_s=deadline)
         return _refused("too many callers wait already", status=503) if answer is None else _json(answer)
 
+    async def get_residency(request: Request) -> Answer:
+        try:
+            (cursor,) = _whole_numbers(request, cursor=0)
+        except ValueError:
+            return _refused("cursor: a whole number is needed")
+        if not 0 <= cursor <= MAX_CURSOR:
+            return _refused(f"cursor: 0 to {MAX_CURSOR}")
+        report = await face.residency(cursor)
+        return _json(report) if report is not None else _refused("the engine does not tell, or has not yet", status=404)
+
     async def get_metrics(_: Request) -> Answer:
         return Answer(200, face.metrics_text(), "text/plain; version=0.0.4; charset=utf-8")
 
@@ -130,6 +144,7 @@ def route_of(face: AgentFace) -> Route:
         f"{PREFIX}/status": get_status,
         f"{PREFIX}/decisions": get_decisions,
         f"{PREFIX}/idle": get_idle,
+        f"{PREFIX}/residency": get_residency,
     }
     for prefix in (PREFIX, ""):
         getters |= {f"{prefix}/metrics": get_metrics, f"{prefix}/healthz": get_health, f"{prefix}/readyz": get_ready}

@@ -22,6 +22,7 @@ class Report:
     p99_ms: float | None = None
     slo_percent: float | None = None
     requests_per_second: float | None = None
+    service_ms: float | None = None
 
 
 class Window:
@@ -61,6 +62,9 @@ class Window:
             p99_ms=value_of(p99_between(now, before)),
             slo_percent=None if slo is None else 100.0 * slo,
             requests_per_second=1000.0 * (new.requests - old.requests) / (now.clock_ms - before.clock_ms),
+            service_ms=(new.work_ms.service - old.work_ms.service) / (new.requests - old.requests)
+            if new.requests > old.requests
+            else None,
         )
 
 

@@ -6,6 +6,7 @@ cannot disagree. A user that changes again moves to the end, so a report walks b
 
 from collections import OrderedDict
 from collections.abc import Callable
+from itertools import islice
 from typing import NamedTuple
 
 from contract.residency import MAX_USERS, UserState
@@ -64,15 +65,25 @@ class ResidencyLog:
             self._forgotten = oldest.sequence
 
     def since(self, cursor: int, *, now_ms: float, most: int = MAX_USERS) -> tuple[int, list[UserState]]:
-        """Return the cursor in force, 0 when that one is too old or unknown, and what changed after it, most recent first."""
-        if not self._forgotten <= cursor <= self.cursor:
-            cursor = 0
-        users: list[UserState] = []
-        for user, change in reversed(self._changes.items()):
-            if change.sequence <= cursor or len(users) >= most:
-                break
-            hbm, host, ssd = self._tokens_of((user, change.version))
-            if cursor or hbm or host or ssd:  # a reader that starts over knows of none that are gone
-                age_ms = round(max(0.0, now_ms - change.used_ms), 1)
-                users.append(UserState(key=user, tokens_hbm=hbm, tokens_host=host, tokens_ssd=ssd, age_ms=age_ms))
-        return cursor, users
+        """Return what changed after a cursor, most recent first, and that cursor.
+
+        The cursor is 0 when that one is unknown, or too old to tell all that has changed; then the users are the last ones that
+        hold anything.
+        """
+        if self._forgotten <= cursor <= self.cursor:
+            users: list[UserState] = []
+            for user, change in reversed(self._changes.items()):
+                if change.sequence <= cursor:
+                    return cursor, users
+                if len(users) == most:
+                    break
+                users.append(self._state(user, change, now_ms))
+            else:
+                return cursor, users
+        held = (self._state(user, change, now_ms) for user, change in reversed(self._changes.items()))
+        return 0, list(islice((state for state in held if not state.gone), most))
+
+    def _state(self, user: str, change: _Change, now_ms: float) -> UserState:
+        hbm, host, ssd = self._tokens_of((user, change.version))
+        age_ms = round(max(0.0, now_ms - change.used_ms), 1)
+        return UserState(key=user, tokens_hbm=hbm, tokens_host=host, tokens_ssd=ssd, age_ms=age_ms)

@@ -32,6 +32,7 @@ from contract.engine import (
 )
 from contract.errors import ProtocolViolation, Unreachable
 from contract.histogram import LatencyRecorder
+from contract.residency import ResidencyReport
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -209,6 +210,9 @@ class FakeEngine:
         taken = draining or self.drain_fault == "for ever"
         self.draining = None if self.draining is None else taken
         return DrainAnswer(draining=taken, in_flight=self.in_flight)
+
+    async def residency(self, cursor: int) -> ResidencyReport | None:
+        return None
 
     async def samples(self, cursor: int) -> tuple[NDArray[Any], int, int]:
         self._answer()

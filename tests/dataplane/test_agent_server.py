@@ -9,6 +9,7 @@ import pytest
 from contract import agent
 from contract.agent import AgentStatus, DecisionRecord, DecisionsAnswer, EngineReport, Intent, IntentAnswer, IntentStatus
 from contract.agent_client import AgentClient
+from contract.residency import ResidencyReport, UserState
 from dataplane.agent.decisions import MAX_BYTES, PAGE, DecisionRing
 from dataplane.agent.http_server import serving
 from dataplane.agent.server import MAX_INTENT_BYTES, route_of
@@ -22,6 +23,12 @@ class CannedFace:
         self.ring = DecisionRing()
         self.sick: list[str] = []
         self.offered: list[Intent] = []
+        self.report: ResidencyReport | None = None
+        self.cursors: list[int] = []
+
+    async def residency(self, cursor: int) -> ResidencyReport | None:
+        self.cursors.append(cursor)
+        return self.report
 
     def offer_intent(self, intent: Intent) -> IntentAnswer:
         self.offered.append(intent)
@@ -145,9 +152,14 @@ async def test_metrics_are_served_on_both_paths(served: tuple[CannedFace, str]) 
             assert (await http.get(served[1] + path)).text.startswith("grfleet_agent_frozen")
 
 
-async def test_residency_is_not_there_yet(served: tuple[CannedFace, str]) -> None:
-    async with httpx.AsyncClient() as http:
-        assert (await http.get(f"{served[1]}{agent.PREFIX}/residency")).status_code == 404
+async def test_the_client_of_the_contract_reads_residency_and_none_where_there_is_none(served: tuple[CannedFace, str]) -> None:
+    face, url = served
+    async with AgentClient(url) as client:
+        assert await client.residency() is None
+        state = UserState(key="0" * 32, tokens_hbm=5)
+        face.report = ResidencyReport(uid="u", start_id="s", generation=0, since=0, cursor=7, users=[state])
+        assert await client.residency(cursor=6) == face.report
+    assert face.cursors == [0, 6]
 
 
 def test_the_records_of_an_agent_are_bounded_in_bytes_and_the_newest_stay() -> None:

@@ -144,6 +144,19 @@ def test_a_cursor_older_than_what_is_remembered_starts_over() -> None:
     assert [state.key for state in log.since(0, now_ms=0.0)[1]] == [user(5), user(4), user(3)]
 
 
+def test_more_changes_than_a_report_holds_start_over() -> None:
+    log = ResidencyLog(lambda key: (7, 0, 0))
+    log.used((user(0), "1"), 0.0)
+    cursor = log.cursor
+    for number in range(1, 4):
+        log.used((user(number), "1"), 0.0)
+    assert [state.key for state in log.since(cursor, now_ms=0.0, most=3)[1]] == [user(3), user(2), user(1)]
+    assert log.since(cursor, now_ms=0.0, most=3)[0] == cursor
+    since, users = log.since(cursor, now_ms=0.0, most=2)
+    assert since == 0
+    assert [state.key for state in users] == [user(3), user(2)]
+
+
 def test_a_state_of_another_model_version_says_nothing_of_the_user() -> None:
     core = small_core()
     for version in ("old", "1"):

@@ -1,0 +1,147 @@
+"""Whose state the engine holds, for gateways: read from the engine when one of them asks, once a second at most.
+
+The agent keeps the last changes in the order in which they came, so that several gateways, each at its own cursor, cost the
+engine one call. Cursors are the engine's own and survive a restart of the agent. A new start of the engine, or an answer that
+begins anew, makes every older cursor begin anew too. With nobody asking, nothing is read.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from itertools import islice
+
+import msgspec
+
+from contract.errors import ProtocolViolation, Unreachable
+from contract.residency import MAX_USERS, InstanceLoad, ResidencyReport, UserState
+from dataplane.agent.ports import EnginePort
+from dataplane.agent.report import Known
+from dataplane.agent.window import Report
+from policies.allocation.types import Costs
+
+PERIOD_S = 1.0
+"""Least time between two readings of the engine."""
+log = logging.getLogger("grfleet.agent")
+
+
+class ResidencyShelf:
+    """The last changes of one engine.
+
+    Parameters
+    ----------
+    engine
+        Where they come from.
+    monotonic_s
+        Clock for the pause between readings, and for ages.
+    """
+
+    def __init__(self, engine: EnginePort, *, monotonic_s: Callable[[], float], period_s: float = PERIOD_S) -> None:
+        self._engine = engine
+        self._monotonic_s = monotonic_s
+        self._period_s = period_s
+        self._reading = asyncio.Lock()
+        self._read_s: float | None = None
+        self._told = True
+        self._answers = False
+        self._start_id = ""
+        self._generation = 0
+        self._cursor = 0
+        self._floor = 0
+        self._changes: OrderedDict[str, tuple[int, float, UserState]] = OrderedDict()
+
+    async def report(self, cursor: int, *, uid: str, load: InstanceLoad) -> ResidencyReport | None:
+        """Return what changed after a cursor; None from an engine that does not tell, or has not yet.
+
+        Parameters
+        ----------
+        uid
+            Of the instance, as the intent in force or the command line has it.
+        load
+            What else is known of the engine; handed on, but not `reachable` when the engine does not answer here.
+        """
+        async with self._reading:
+            now_s = self._monotonic_s()
+            if self._read_s is None or now_s - self._read_s >= self._period_s:
+                self._read_s = now_s
+                await self._read(now_s)
+        if not self._told or not self._cursor:
+            return None
+        since, users = self._since(cursor)
+        return ResidencyReport(
+            uid=uid,
+            start_id=self._start_id,
+            generation=self._generation,
+            since=since,
+            cursor=self._cursor,
+            users=users,
+            load=load if self._answers else msgspec.structs.replace(load, reachable=False),
+        )
+
+    def _since(self, cursor: int) -> tuple[int, list[UserState]]:
+        now_s = self._monotonic_s()
+        if self._floor <= cursor <= self._cursor:
+            fresh: list[UserState] = []
+            for sequence, read_s, state in reversed(self._changes.values()):
+                if sequence <= cursor:
+                    break
+                fresh.append(_aged(state, now_s - read_s))
+            return cursor, fresh
+        held = (_aged(state, now_s - read_s) for _, read_s, state in reversed(self._changes.values()) if not state.gone)
+        return 0, list(islice(held, MAX_USERS))
+
+    async def _read(self, now_s: float) -> None:
+        try:
+            report = await self._engine.residency(self._cursor)
+            if report is not None and report.start_id != self._start_id and self._cursor:
+                report = await self._engine.residency(0)  # cursors of another process mean nothing here
+        except (Unreachable, ProtocolViolation) as error:
+            if self._answers:
+                log.warning("residency cannot be read", extra={"error": str(error)[:200]})
+            self._answers = False
+            return
+        self._answers, self._told = True, report is not None
+        if report is not None:
+            self._take(report, now_s)
+
+    def _take(self, report: ResidencyReport, now_s: float) -> None:
+        began_anew = (report.start_id, report.generation, report.since) != (self._start_id, self._generation, self._cursor)
+        self._start_id, self._generation, self._cursor = report.start_id, report.generation, report.cursor
+        if began_anew or not self._floor:
+            self._changes.clear()
+            self._floor = report.cursor
+        for state in reversed(report.users):
+            self._changes[state.key] = (report.cursor, now_s, state)
+            self._changes.move_to_end(state.key)
+        while len(self._changes) > MAX_USERS:
+            _, (self._floor, _, _) = self._changes.popitem(last=False)
+
+
+def _aged(state: UserState, seconds: float) -> UserState:
+    return msgspec.structs.replace(state, age_ms=round(state.age_ms + 1000.0 * seconds, 1)) if seconds > 0.0 else state
+
+
+def load_of(known: Known, window: Report, costs: Costs | None) -> InstanceLoad:
+    """Return what the agent knows of its engine as a router takes it; what is not known stays None."""
+    split, describe, serving = known.split, known.describe, known.serving
+    row_ms = costs.ms_per_emb_miss_row if costs is not None else None
+    token_ms = None
+    if costs is not None and row_ms is not None:
+        missed = 1.0 - window.emb_hit_percent / 100.0 if window.emb_hit_percent is not None else 1.0
+        token_ms = costs.ms_per_kv_miss_token + costs.emb_rows_per_kv_miss_token * missed * row_ms
+    below = describe is not None and "dram" in describe.tiers
+    return InstanceLoad(
+        reachable=known.reachable,
+        draining=known.draining,
+        refilling=split is not None and split.refill_backlog_bytes > 0,
+        queue=serving.queue if serving is not None else None,
+        in_flight=serving.in_flight if serving is not None else None,
+        service_ms=window.service_ms,
+        emb_hit_percent=window.emb_hit_percent,
+        rows_per_request=costs.emb_rows_per_request if costs is not None else None,
+        ms_per_row=row_ms,
+        ms_per_token=token_ms,
+        ms_per_token_host=1000.0 * describe.kv_bytes_per_token / describe.link_bytes_per_second
+        if describe is not None and below
+        else None,
+    )

@@ -1,0 +1,203 @@
+"""What an agent tells of its engine's users: several readers, each at its own pace, know what the engine holds."""
+
+import pytest
+from dataplane_fakes import FakeClock
+from dataplane_world import World
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contract import engine
+from contract.agent import PREFIX
+from contract.errors import Unreachable
+from contract.residency import MAX_USERS, InstanceLoad, ResidencyReport, UserState
+from dataplane.agent.residency import ResidencyShelf
+from dataplane.agent.server import route_of
+from simulator.core.config import InstanceConfig
+from simulator.core.instance import GRInstanceCore
+
+USERS = 8
+UP = InstanceLoad(reachable=True)
+
+
+def user(number: int) -> str:
+    return f"{number:032x}"
+
+
+class Engine:
+    """A real core behind the one call that matters here; it may restart, and be silent."""
+
+    def __init__(self) -> None:
+        self.starts = self.calls = 0
+        self.silent = False
+        self.restart()
+
+    def restart(self) -> None:
+        self.starts += 1
+        entry = 32 * 8192
+        config = InstanceConfig(pool_bytes=8 * entry, granule_bytes=1 << 16, emb_percent=50, host_bytes=2 * entry)
+        self.core = GRInstanceCore(config, seed=1, start_id=f"start-{self.starts}")
+        self.now = 0.0
+
+    def rank(self, who: int) -> None:
+        self.now += 1000.0
+        request = engine.RankRequest(
+            request_id=f"r{self.now}", user_key=user(who), model_version="1", history_tokens=20, candidates=1
+        )
+        self.core.rank(request, self.now)
+
+    def held(self) -> dict[str, tuple[int, int, int]]:
+        held = {key[0]: self.core._tokens_of(key) for key in (*self.core.kv.keys_oldest_first(), *self.core.lower.users())}
+        return {key: tokens for key, tokens in held.items() if any(tokens)}
+
+    async def residency(self, cursor: int) -> ResidencyReport | None:
+        self.calls += 1
+        if self.silent:
+            raise Unreachable("silent")
+        return self.core.residency(cursor, now_ms=self.now)
+
+
+class Reader:
+    """Follows the rules of the contract."""
+
+    def __init__(self) -> None:
+        self.cursor, self.start_id = 0, ""
+        self.tokens: dict[str, tuple[int, int, int]] = {}
+
+    async def read(self, shelf: ResidencyShelf) -> None:
+        report = await shelf.report(self.cursor, uid="uid-1", load=UP)
+        if report is None:
+            return
+        if report.start_id != self.start_id and report.since != 0:
+            self.cursor, self.start_id = 0, ""
+            return await self.read(shelf)
+        if report.since == 0:
+            self.tokens.clear()
+        else:
+            assert report.since == self.cursor
+        self.cursor, self.start_id = report.cursor, report.start_id
+        for state in report.users:
+            self.tokens[state.key] = (state.tokens_hbm, state.tokens_host, state.tokens_ssd)
+            if state.gone:
+                del self.tokens[state.key]
+
+
+steps = st.one_of(
+    *[st.tuples(st.just("rank"), st.integers(0, USERS - 1))] * 6,
+    *[st.tuples(st.just("read"), st.integers(0, 1))] * 4,
+    st.tuples(st.just("evict"), st.integers(0, USERS - 1)),
+    st.tuples(st.just("empty"), st.just(0)),
+    st.tuples(st.just("engine restarts"), st.just(0)),
+    st.tuples(st.just("agent restarts"), st.just(0)),
+    st.tuples(st.just("silence"), st.just(0)),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(steps, min_size=20, max_size=50))
+async def test_readers_know_what_the_engine_holds_whoever_restarts(log: list[tuple[str, int]]) -> None:
+    source, clock, readers = Engine(), FakeClock(), (Reader(), Reader())
+    shelf = ResidencyShelf(source, monotonic_s=clock)
+    for what, who in log:
+        clock.advance(2.0)
+        match what:
+            case "rank":
+                source.rank(who)
+            case "read":
+                await readers[who].read(shelf)
+            case "evict":
+                source.core.evict([user(who)])
+            case "empty":
+                source.core.invalidate(engine.InvalidateRequest(everything=True))
+            case "engine restarts":
+                source.restart()
+            case "agent restarts":
+                shelf = ResidencyShelf(source, monotonic_s=clock)
+            case _:
+                source.silent = True
+                await readers[0].read(shelf)
+                source.silent = False
+    source.now += 1e6
+    source.core.advance(source.now)
+    clock.advance(2.0)
+    for reader in readers:
+        await reader.read(shelf)
+        assert reader.tokens == source.held()
+
+
+async def test_the_engine_is_read_when_somebody_asks_and_once_a_second_at_most() -> None:
+    source, clock = Engine(), FakeClock()
+    shelf = ResidencyShelf(source, monotonic_s=clock)
+    assert source.calls == 0
+    for _ in range(5):
+        await shelf.report(0, uid="uid-1", load=UP)
+    assert source.calls == 1
+    clock.advance(1.0)
+    await shelf.report(0, uid="uid-1", load=UP)
+    assert source.calls == 2
+
+
+async def test_a_silent_engine_is_told_as_not_reachable_and_its_users_grow_old() -> None:
+    source, clock = Engine(), FakeClock()
+    shelf = ResidencyShelf(source, monotonic_s=clock)
+    source.rank(1)
+    before = await shelf.report(0, uid="uid-1", load=UP)
+    source.silent = True
+    clock.advance(5.0)
+    after = await shelf.report(0, uid="uid-1", load=UP)
+    assert before is not None
+    assert after is not None
+    assert (before.load, after.load) == (UP, InstanceLoad(reachable=False))
+    assert after.users[0].age_ms == before.users[0].age_ms + 5000.0
+
+
+async def test_an_engine_that_does_not_tell_is_no_report() -> None:
+    class Mute(Engine):
+        async def residency(self, cursor: int) -> ResidencyReport | None:
+            return None
+
+    assert await ResidencyShelf(Mute(), monotonic_s=FakeClock()).report(0, uid="uid-1", load=UP) is None
+
+
+async def test_the_shelf_is_bounded_and_forgets_the_oldest() -> None:
+    class Busy(Engine):
+        async def residency(self, cursor: int) -> ResidencyReport | None:
+            first = cursor + 1
+            users = [UserState(key=user(n), tokens_hbm=1) for n in reversed(range(first, first + 3000))]
+            return ResidencyReport(start_id="s", generation=0, since=cursor, cursor=cursor + 3000, users=users)
+
+    clock = FakeClock()
+    shelf = ResidencyShelf(Busy(), monotonic_s=clock)
+    first = await shelf.report(0, uid="", load=UP)
+    for _ in range(3):
+        clock.advance(1.0)
+        last = await shelf.report(0, uid="", load=UP)
+    assert first is not None
+    assert last is not None
+    assert len(last.users) == MAX_USERS
+    assert last.users[0].key == user(12_000)
+    assert (await shelf.report(first.cursor, uid="", load=UP)).since == 0
+
+
+async def test_the_agent_tells_of_its_load_beside_the_users(world: World) -> None:
+    world.static(50)
+    await world.rounds(3)
+    source = Engine()
+    source.rank(3)
+    world.engine.residency = source.residency
+    report = await world.agent.residency(0)
+    assert report is not None
+    assert (report.uid, report.start_id) == ("uid-a", "start-1")
+    assert [state.key for state in report.users] == [user(3)]
+    assert report.load is not None
+    assert report.load.reachable
+    assert report.load.in_flight == world.engine.in_flight
+    assert report.load.service_ms > 0.0
+
+
+@pytest.mark.parametrize(("query", "status"), [("", 404), ("cursor=5", 404), ("cursor=-1", 400), ("cursor=x", 400)])
+async def test_a_cursor_is_a_whole_number_and_no_report_is_404(world: World, query: str, status: int) -> None:
+    from dataplane.agent.http_server import Handler, Request
+
+    handler = route_of(world.agent)("GET", f"{PREFIX}/residency")
+    assert isinstance(handler, Handler)
+    assert (await handler.answer(Request("GET", f"{PREFIX}/residency", query, b""))).status == status
