@@ -1,0 +1,221 @@
+"""Command line of `grfleet-picker`: an endpoint picker for gateways that speak Envoy's external processing protocol."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import random
+import re
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from contract.errors import ProtocolViolation
+from contract.sockets import CannotListen
+from dataplane.agent import logs
+from dataplane.gateway.follow import TableSource, source_of
+from dataplane.picker import endpoints_file
+from dataplane.picker.chooser import PickLimits
+from dataplane.picker.endpoints_file import assignment_of
+from dataplane.picker.exchange import Edge
+from dataplane.picker.grpc_server import Health, handler, serving
+from dataplane.picker.metrics import probes
+from dataplane.picker.picker import Picker
+from policies.routing.types import LoadBound
+
+log = logging.getLogger("grfleet.picker")
+_HEADER = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_MIN_KEY_BYTES = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """Where and how the picker serves."""
+
+    bind: str
+    health_bind: str | None = None
+    tls: tuple[bytes, bytes] | None = None
+    endpoints_file: Path | None = None
+    cluster: str = "pool"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run until SIGTERM or SIGINT and return the exit code."""
+    options = _parser().parse_args(argv)
+    logs.configure(options.log_level)
+    try:
+        # Randomness spreads pauses, and requests without a user.
+        picker = Picker(_edge(options), limits=_limits(options), monotonic_s=time.monotonic, rng=random.Random())
+        source = source_of(options.table, on_problem=log.warning, rng=random.Random(), on_heard=picker.heard)
+        service = Service(
+            bind=options.bind,
+            health_bind=options.health_bind,
+            tls=_tls(options),
+            endpoints_file=Path(options.endpoints_file) if options.endpoints_file else None,
+            cluster=options.cluster,
+        )
+        if service.endpoints_file is not None:
+            service.endpoints_file.parent.mkdir(parents=True, exist_ok=True)
+        return asyncio.run(run(picker, source, service))
+    except (CannotListen, OSError, ValueError) as error:
+        sys.stderr.write(f"grfleet-picker: {error}\n")
+        return 2
+
+
+async def run(picker: Picker, source: TableSource, service: Service) -> int:
+    """Serve until a signal to end; requests under way are answered first."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    health, changed = Health(), asyncio.Event()
+
+    def tell() -> None:
+        if service.endpoints_file is not None:
+            endpoints_file.write(service.endpoints_file, assignment_of(picker.chooser.fleet, cluster=service.cluster))
+        changed.set()
+
+    picker.on_change = tell
+    await health.set(ready=False)
+
+    def broken() -> None:
+        picker.counts.broken += 1
+
+    async with (
+        serving(handler(picker.exchange, on_broken=broken), health, service.bind, tls=service.tls) as port,
+        probes(picker, service.health_bind) as health_url,
+    ):
+        tasks: list[asyncio.Task[object]] = [
+            asyncio.create_task(follow(picker, source)),
+            asyncio.create_task(stop.wait()),
+            asyncio.create_task(_become_ready(picker, health, changed, {"port": port, "health": health_url})),
+        ]
+        await asyncio.wait(tasks[:2], return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        failed = [r for r in await asyncio.gather(*tasks, return_exceptions=True) if isinstance(r, Exception)]
+        for failure in failed:
+            log.error("the picker ends", extra={"error": repr(failure)[:400]})
+    return 0 if stop.is_set() and not failed else 1
+
+
+async def follow(picker: Picker, source: TableSource) -> None:
+    """Offer every table of a source to a picker, for ever; what cannot be used is logged and changes nothing."""
+    async for published in source.tables():
+        table = published.table
+        try:
+            taken = picker.offer(table, uid=published.uid)
+        except ProtocolViolation as error:
+            log.warning("a table is refused", extra={"error": str(error)[:400]})
+            continue
+        log.info("table", extra={"generation": table.generation, "taken": taken, "instances": len(table.instances)})
+
+
+async def _become_ready(picker: Picker, health: Health, changed: asyncio.Event, where: dict[str, object]) -> None:
+    """Say so once the first table is there."""
+    while picker.unready():
+        changed.clear()
+        await changed.wait()
+    await health.set(ready=True)
+    sys.stdout.write(json.dumps({"ready": True, **where}) + "\n")
+    sys.stdout.flush()
+
+
+def _edge(options: argparse.Namespace) -> Edge:
+    pool_key = Path(options.pool_key).read_bytes().removesuffix(b"\n")
+    if len(pool_key) < _MIN_KEY_BYTES:
+        raise ValueError(
+            f"pool key: at least {_MIN_KEY_BYTES} bytes are needed; check the Secret of RoutingPolicy.spec.userKeySecret"
+        )
+    id_header = options.id_header.lower()
+    if _HEADER.fullmatch(id_header) is None or id_header.startswith("x-gr-"):
+        raise ValueError(f"id header: {id_header[:80]!r} is no name of a header, or one of grfleet's own")
+    if options.key_id and re.fullmatch(r"[\x21-\x7e]{1,253}", options.key_id) is None:
+        raise ValueError("key id: letters, digits and punctuation only")
+    return Edge(pool_key=pool_key, id_header=id_header, key_id=options.key_id, honour_echo=not options.ignore_choices)
+
+
+def _limits(options: argparse.Namespace) -> PickLimits:
+    if options.bounded_load_percent != 0 and options.bounded_load_percent < 100:
+        raise ValueError("bounded load percent: 0 for no bound, or 100 and more")
+    if min(options.bounded_load_floor, options.max_in_flight) < 0 or options.endpoints < 1:
+        raise ValueError("bounded load floor and max in flight are 0 or more, endpoints 1 or more")
+    bound = LoadBound(percent=float(options.bounded_load_percent), floor=float(options.bounded_load_floor))
+    return PickLimits(bound=bound, most_in_flight=options.max_in_flight, endpoints=options.endpoints)
+
+
+def _tls(options: argparse.Namespace) -> tuple[bytes, bytes] | None:
+    if bool(options.tls_key) != bool(options.tls_cert):
+        raise ValueError("tls: key and certificate belong together")
+    return (Path(options.tls_key).read_bytes(), Path(options.tls_cert).read_bytes()) if options.tls_key else None
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="grfleet-picker",
+        description="Tells gateways of Envoy's family, over external processing, which instance holds a user's state.",
+    )
+    add = parser.add_argument
+    add("--table", required=True, metavar="FILE|URL", help="routing table: a file, http(s)://..., or kubernetes:NAMESPACE/NAME")
+    add(
+        "--pool-key",
+        required=True,
+        metavar="FILE",
+        help="secret of the pool (RoutingPolicy.spec.userKeySecret), 16 bytes or more",
+    )
+    add(
+        "--bind",
+        default="127.0.0.1:9002",
+        metavar="HOST:PORT",
+        help="where gateways connect (port 0: a free one); default %(default)s",
+    )
+    add("--tls-cert", metavar="FILE", help="certificate chain, PEM; without it plain text is served")
+    add("--tls-key", metavar="FILE", help="private key, PEM")
+    add("--health-bind", metavar="HOST:PORT", help="/healthz, /readyz and /metrics over HTTP; default: none")
+    add(
+        "--endpoints-file",
+        metavar="FILE",
+        help="write the instances there for an Envoy that watches its folder; default: nowhere",
+    )
+    add("--cluster", default="pool", metavar="NAME", help="Envoy's name of the cluster in that file; default %(default)s")
+    add("--id-header", default="x-user-id", metavar="NAME", help="request header with the raw user id; default %(default)s")
+    add("--key-id", default="", metavar="ID", help="name of the pool key, handed on to instances as x-gr-key-id")
+    add("--ignore-choices", action="store_true", help="do not let callers choose an instance by x-gr-instance")
+    add(
+        "--endpoints",
+        type=int,
+        default=3,
+        metavar="N",
+        help="endpoints named for a request, for the gateway's retries; default %(default)s",
+    )
+    add(
+        "--bounded-load-percent",
+        type=int,
+        default=125,
+        metavar="N",
+        help="bound on an instance's load in percent of the mean, 0 for none; default %(default)s",
+    )
+    add(
+        "--bounded-load-floor",
+        type=int,
+        default=8,
+        metavar="N",
+        help="requests in flight below which nobody is over the bound; default %(default)s",
+    )
+    add(
+        "--max-in-flight",
+        type=int,
+        default=0,
+        metavar="N",
+        help="shed requests when every instance has so many in flight; default 0, never",
+    )
+    add("--log-level", choices=("debug", "info", "warning", "error"), default="info", help="default %(default)s")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,117 @@
+"""What a picker tells Prometheus and probes: `/metrics`, `/healthz` and `/readyz`; docs/metrics.md lists every name.
+
+The numbers are read from the picker when they are asked for, so a pick pays for an increment and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from dataplane.agent.http_server import Answer, Handler, Request, Route, serving
+from dataplane.agent.instruments import Counter, Gauge, Registry
+from dataplane.picker.picker import Picker
+
+
+class PickerMetrics:
+    """All instruments of one picker."""
+
+    def __init__(self) -> None:
+        self.registry = registry = Registry()
+        self._picks = Counter(
+            "grfleet_picker_picks_total", "Requests that were given an endpoint, by what chose it", ("by",), registry=registry
+        )
+        self._refused = Counter("grfleet_picker_refused_total", "Requests that were turned away", ("reason",), registry=registry)
+        self._retried = Counter(
+            "grfleet_picker_retried_total", "Answers that came from another endpoint than the first named", registry=registry
+        )
+        self._broken = Counter(
+            "grfleet_picker_broken_streams_total", "Streams with something else than the protocol", registry=registry
+        )
+        self._open = Gauge("grfleet_picker_open_requests", "Requests that the gateway tells of now", registry=registry)
+        self._most = Gauge(
+            "grfleet_picker_most_in_flight", "Requests in flight on the instance that has most of them", registry=registry
+        )
+        self._instances = Gauge(
+            "grfleet_picker_instances", "Instances of the table in force that can be an endpoint", registry=registry
+        )
+        self._refused_rows = Gauge("grfleet_picker_refused_rows", "Instances of the table that cannot", registry=registry)
+        self._users = Gauge("grfleet_picker_hot_users", "Hot users in force", registry=registry)
+        self._generation = Gauge(
+            "grfleet_picker_generation", "Generation of the table in force, -1 without one", registry=registry
+        )
+        self._table_age = Gauge(
+            "grfleet_picker_table_age_seconds", "Seconds since a table was taken, NaN before the first", registry=registry
+        )
+        self._source_age = Gauge(
+            "grfleet_picker_source_age_seconds", "Seconds since the source of tables answered, NaN before", registry=registry
+        )
+        self._tables = Counter("grfleet_picker_tables_total", "Tables offered by verdict", ("verdict",), registry=registry)
+
+    def text(self, picker: Picker) -> bytes:
+        """Return everything in the Prometheus text format, as of now."""
+        counts, tables, fleet = picker.counts, picker.tables, picker.chooser.fleet
+        for by, count in counts.picks.items():
+            self._picks.labels(by=by).set(count)
+        for reason, count in counts.refused.items():
+            self._refused.labels(reason=reason).set(count)
+        self._retried.labels().set(counts.retried)
+        self._broken.labels().set(counts.broken)
+        self._open.set(counts.streams)
+        self._most.set(max((each.in_flight for each in fleet.members), default=0))
+        self._instances.set(len(fleet.members))
+        self._refused_rows.set(len(fleet.refused))
+        self._users.set(len(picker.chooser.users))
+        self._generation.set(picker.generation)
+        self._table_age.set(math.nan if picker.table_age_s is None else picker.table_age_s)
+        self._source_age.set(math.nan if picker.source_age_s is None else picker.source_age_s)
+        for verdict, count in (("taken", tables.taken), ("stale", tables.stale), ("broken", tables.broken)):
+            self._tables.labels(verdict=verdict).set(count)
+        return self.registry.text()
+
+
+def route_of(picker: Picker) -> Route:
+    """Return the routes of one picker."""
+    metrics = PickerMetrics()
+
+    async def get_metrics(_: Request) -> Answer:
+        return Answer(200, metrics.text(picker), "text/plain; version=0.0.4; charset=utf-8")
+
+    async def get_health(_: Request) -> Answer:
+        return _verdict([])
+
+    async def get_ready(_: Request) -> Answer:
+        return _verdict(picker.unready())
+
+    handlers = {"/metrics": Handler(get_metrics), "/healthz": Handler(get_health), "/readyz": Handler(get_ready)}
+
+    def route(method: str, path: str) -> Handler | Answer:
+        found = handlers.get(path)
+        if found is None:
+            return Answer(404, b'{"reason":"no such path"}')
+        return found if method in ("GET", "HEAD") else Answer(405, b'{"reason":"method: GET is needed"}')
+
+    return route
+
+
+@asynccontextmanager
+async def probes(picker: Picker, bind: str | None) -> AsyncIterator[str | None]:
+    """Answer at `host:port` inside the block (port 0 takes a free one); gives the address in force, None without `bind`.
+
+    Raises
+    ------
+    contract.sockets.CannotListen
+        When the address is none, or is taken.
+    """
+    if bind is None:
+        yield None
+        return
+    async with serving(route_of(picker), f"http://{bind}") as url:
+        yield url
+
+
+def _verdict(reasons: list[str]) -> Answer:
+    return Answer(503 if reasons else 200, msgspec.json.encode({"ok": not reasons, "reasons": reasons}))

@@ -1,0 +1,124 @@
+"""The picker as a whole, without a transport: takes tables and hot users, opens an exchange for each request, tells how it is.
+
+Nothing here asks anybody: with the operator, the API server or the file of the table gone, picks go on by the last table.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from contract.errors import ProtocolViolation
+from contract.table import RoutingTable
+from dataplane.gateway.tables import Fence, lineage_of
+from dataplane.picker.chooser import Chooser, PickLimits
+from dataplane.picker.exchange import Counts, Edge, Exchange
+from dataplane.picker.fleet import Fleet
+from dataplane.picker.messages import UserHeaders
+
+log = logging.getLogger("grfleet.picker")
+
+
+@dataclass
+class TableCounts:
+    """Tables by what became of them."""
+
+    taken: int = 0
+    stale: int = 0
+    broken: int = 0
+
+
+class Picker:
+    """Answers where requests go.
+
+    Parameters
+    ----------
+    edge, limits
+        How identities are treated, and how far an instance may be loaded.
+    monotonic_s
+        Clock for ages.
+    rng
+        Spreads requests without a user.
+    max_users
+        Bound of the hot-user table.
+    """
+
+    def __init__(
+        self,
+        edge: Edge,
+        *,
+        limits: PickLimits,
+        monotonic_s: Callable[[], float],
+        rng: random.Random,
+        max_users: int = 100_000,
+    ) -> None:
+        self.counts, self.tables = Counts(), TableCounts()
+        self.chooser = Chooser(limits, rng=rng)
+        self._edge, self._limits, self._monotonic_s, self._max_users = edge, limits, monotonic_s, max_users
+        self._headers = UserHeaders(id_header=edge.id_header, key_id=edge.key_id)
+        self._fence = Fence()
+        self._taken_s: float | None = None
+        self._heard_s: float | None = None
+        self.on_change: Callable[[], None] = lambda: None
+
+    @property
+    def generation(self) -> int:
+        """Generation of the table in force, -1 before the first and after a tombstone."""
+        return self._fence.generation
+
+    @property
+    def table_age_s(self) -> float | None:
+        """Seconds since the table in force was taken; old is normal, a fleet at rest publishes nothing."""
+        return None if self._taken_s is None else self._monotonic_s() - self._taken_s
+
+    @property
+    def source_age_s(self) -> float | None:
+        """Seconds since the source of tables answered at all; this is what grows while the API is away."""
+        return None if self._heard_s is None else self._monotonic_s() - self._heard_s
+
+    def heard(self) -> None:
+        """Record that the source of tables answered."""
+        self._heard_s = self._monotonic_s()
+
+    def offer(self, table: RoutingTable, *, uid: str = "") -> bool:
+        """Take a table if its generation is new; say whether it was taken.
+
+        Parameters
+        ----------
+        uid
+            Of the published object, if it has one: generations of another object are not compared.
+
+        Raises
+        ------
+        contract.errors.ProtocolViolation
+            When it is no sound table; the one in force stays.
+        """
+        try:
+            fleet = Fleet(table, before=self.chooser.fleet, kept=self._limits.endpoints)
+        except ProtocolViolation:
+            self.tables.broken += 1
+            raise
+        if not self._fence.admits(table, lineage=lineage_of(uid)):
+            self.tables.stale += 1
+            return False
+        for name, why in fleet.refused.items():
+            log.warning("an instance is left out", extra={"instance": name, "why": why})
+        self.tables.taken += 1
+        self._taken_s = self._monotonic_s()
+        self.chooser.fleet = fleet
+        self.on_change()
+        return True
+
+    def set_users(self, users: Mapping[str, str]) -> None:
+        """Replace the hot users (user key -> instance uid), at most `max_users` of them; the rest is left out."""
+        self.chooser.users = dict(list(users.items())[: self._max_users])
+
+    def exchange(self) -> Exchange:
+        """Open the exchange of one request."""
+        return Exchange(self._edge, self._headers, self.chooser, self.counts)
+
+    def unready(self) -> list[str]:
+        """Return why it cannot pick, nothing when it can. A withdrawn table is obeyed, so the picker is ready: to say 503."""
+        return [] if self._taken_s is not None else ["no routing table yet"]
