@@ -108,6 +108,15 @@ def test_an_image_runs_as_the_user_that_the_chart_demands_and_imports_nothing_by
     assert "PYTHONSAFEPATH=1" in recipe.text
 
 
+def test_the_agent_s_image_has_the_gateway_s_agent_too(tmp_path: Path) -> None:
+    app = application(AGENT, tmp_path)
+    environment = {"PYTHONPATH": f"{app}:{sysconfig.get_paths()['purelib']}", "PYTHONSAFEPATH": "1", "HOME": str(app)}
+    command = [sys.executable, "-S", "-P", "-m", "dataplane.gateway.main", "--help"]
+    done = subprocess.run(command, cwd=app, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "grfleet-gateway" in done.stdout
+
+
 def test_the_agent_s_image_names_the_port_at_which_the_operator_looks_for_it() -> None:
     assert f"EXPOSE {AGENT_PORT_NUMBER}" in AGENT.final
 

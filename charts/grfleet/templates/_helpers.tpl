@@ -33,6 +33,11 @@ app.kubernetes.io/component: operator
 
 {{- define "grfleet.labels" -}}
 {{ include "grfleet.selector" . }}
+{{ include "grfleet.origin" . }}
+{{- end -}}
+
+{{- /* Labels of everything, whichever part it belongs to. */ -}}
+{{- define "grfleet.origin" -}}
 app.kubernetes.io/part-of: grfleet
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
@@ -42,7 +47,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end -}}
 
-{{- /* metadata of one object. Takes (dict "root" $ "name" ... "namespace" ... "labels" {} "annotations" {}); no namespace: cluster-wide. */ -}}
+{{- /* metadata of one object. Takes (dict "root" $ "name" ... "namespace" ... "labels" {} "annotations" {} "selector" ...); no namespace: cluster-wide; no selector: a part of the operator. */ -}}
 {{- define "grfleet.metadata" -}}
 {{- $annotations := merge (dict) (.annotations | default dict) .root.Values.commonAnnotations -}}
 metadata:
@@ -51,7 +56,12 @@ metadata:
   namespace: {{ . }}
   {{- end }}
   labels:
-    {{- include "grfleet.labels" .root | nindent 4 }}
+    {{- with .selector }}
+    {{- . | nindent 4 }}
+    {{- else }}
+    {{- include "grfleet.selector" .root | nindent 4 }}
+    {{- end }}
+    {{- include "grfleet.origin" .root | nindent 4 }}
     {{- with .labels }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
@@ -151,4 +161,65 @@ namespace="{{ .Release.Namespace }}",job="{{ include "grfleet.fullname" . }}-met
 {{- if and ($api.Has "grfleet.dev/v1alpha1/HBMPolicy") ($api.Has "grfleet.dev/v1alpha1/RoutingPolicy") ($api.Has "grfleet.dev/v1alpha1/PreInferencePolicy") -}}
 yes
 {{- end -}}
+{{- end -}}
+
+{{- /* Labels that select the gateway pods of one pool. Takes (dict "root" $ "pool" <name>). */ -}}
+{{- define "grfleet.gateway.selector" -}}
+app.kubernetes.io/name: {{ include "grfleet.name" .root }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: gateway
+grfleet.dev/gateway: {{ .pool }}
+{{- end -}}
+
+{{- /* What every container of ours may not do. */ -}}
+{{- define "grfleet.restricted" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+runAsNonRoot: true
+privileged: false
+capabilities:
+  drop:
+    - ALL
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
+{{- /* The container of a gateway's agent up to its arguments, to which more may be added. Takes (dict "root" $ "pool" <item of gateway.pools>). */ -}}
+{{- define "grfleet.gateway.agent" -}}
+{{- $gateway := .root.Values.gateway -}}
+image: {{ include "grfleet.image" (dict "root" .root "image" $gateway.image) }}
+imagePullPolicy: {{ $gateway.image.pullPolicy }}
+{{- with $gateway.resources }}
+resources:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+securityContext:
+  {{- include "grfleet.restricted" .root | nindent 2 }}
+volumeMounts:
+  - name: run
+    mountPath: /run/grfleet
+  - name: pool-key
+    mountPath: /etc/grfleet
+    readOnly: true
+  - name: account
+    mountPath: /var/run/secrets/kubernetes.io/serviceaccount
+    readOnly: true
+command: [python, -m, dataplane.gateway.main]
+args:
+  - --table=kubernetes:{{ .pool.namespace }}/{{ .pool.name }}
+  - --pool-key=/etc/grfleet/key
+  - --key-id={{ .pool.keySecret.name }}
+  - --directory=/run/grfleet
+  - --bind=:{{ $gateway.port }}
+  - --metrics-bind=:8082
+  - --health-bind=0.0.0.0:8081
+  - --id-header={{ $gateway.idHeader }}
+  - --check-path={{ .pool.checkPath | default $gateway.checkPath }}
+  - --bounded-load-percent={{ $gateway.boundedLoadPercent }}
+  - --max-connections={{ $gateway.maxConnections }}
+  - --threads={{ $gateway.threads }}
+  - --drain-seconds={{ $gateway.drainSeconds }}
+  {{- if not $gateway.honourChoices }}
+  - --ignore-choices
+  {{- end }}
 {{- end -}}

@@ -1,0 +1,171 @@
+"""Gateway pods of the chart: hardened, few rights, an agent that takes its arguments, and nothing at all unless asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chart_tools import CHART, Helm, grants_of, of_kind, the
+
+from dataplane.gateway import main as command
+from dataplane.gateway.config import validate
+
+GATEWAYS = str(CHART / "ci" / "gateways.yaml")
+KINDS = ("ServiceAccount", "Role", "RoleBinding", "Service", "Deployment", "PodDisruptionBudget", "NetworkPolicy")
+ONE = "gateway.enabled=true,gateway.pools[0].name=ranker,gateway.pools[0].namespace=feed,gateway.pools[0].keySecret.name=user-key"
+
+
+def gateways(helm: Helm, *flags: str) -> list[dict[str, Any]]:
+    objects = helm.render(*flags)
+    return [each for each in objects if each["metadata"]["labels"].get("app.kubernetes.io/component") == "gateway"]
+
+
+def pod_of(helm: Helm, *flags: str, name: str = "ranker-gateway") -> dict[str, Any]:
+    pod: dict[str, Any] = the(gateways(helm, *flags), "Deployment", name)["spec"]["template"]["spec"]
+    return pod
+
+
+def containers(pod: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {each["name"]: each for each in (*pod["initContainers"], *pod["containers"])}
+
+
+def test_without_being_asked_for_there_is_no_gateway(helm: Helm) -> None:
+    assert gateways(helm) == []
+    assert gateways(helm, "--set", "gateway.enabled=true") == []
+
+
+def test_lint_finds_nothing(helm: Helm) -> None:
+    done = helm.run("lint", "--strict", str(CHART), "--kube-version", "1.34.0", "--values", GATEWAYS)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_pool_has_all_objects_in_its_own_namespace(helm: Helm) -> None:
+    found = {
+        (each["kind"], each["metadata"]["namespace"], each["metadata"]["name"]) for each in gateways(helm, "--values", GATEWAYS)
+    }
+    pools = (("feed", "ranker-gateway"), ("shop", "recall-gateway"))
+    assert found == {(kind, *pool) for kind in KINDS for pool in pools}
+    assert "PodDisruptionBudget" not in {each["kind"] for each in gateways(helm, "--set", f"{ONE},gateway.replicas=1")}
+
+
+@pytest.mark.parametrize("flags", [("--set", ONE), ("--values", GATEWAYS)], ids=["least", "most"])
+def test_pods_are_restricted_and_write_to_memory_only(helm: Helm, flags: tuple[str, ...]) -> None:
+    pod = pod_of(helm, *flags)
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    writable = {mount["name"] for each in containers(pod).values() for mount in each["volumeMounts"] if not mount.get("readOnly")}
+    assert writable == {"run"}
+    volumes = {each["name"]: each for each in pod["volumes"]}
+    assert volumes["run"]["emptyDir"]["medium"] == "Memory", "the key of the pool is in it"
+    for each in containers(pod).values():
+        context = each["securityContext"]
+        assert context["allowPrivilegeEscalation"] is False
+        assert context["readOnlyRootFilesystem"] is True
+        assert context["runAsNonRoot"] is True
+        assert context["capabilities"] == {"drop": ["ALL"]}
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+
+
+def test_haproxy_gets_neither_the_token_nor_the_secret_as_a_file(helm: Helm) -> None:
+    pod = pod_of(helm, "--set", ONE)
+    assert pod["automountServiceAccountToken"] is False
+    mounts = {name: [mount["name"] for mount in each["volumeMounts"]] for name, each in containers(pod).items()}
+    assert mounts == {
+        "configure": ["run", "pool-key", "account"],
+        "haproxy": ["run"],
+        "agent": ["run", "pool-key", "account"],
+    }
+
+
+def test_the_account_may_read_tables_in_its_namespace_and_nothing_else(helm: Helm) -> None:
+    objects = gateways(helm, "--values", GATEWAYS)
+    for role in of_kind(objects, "Role"):
+        assert grants_of(role) == {("grfleet.dev", "grroutingtables", verb) for verb in ("get", "list", "watch")}
+    for binding in of_kind(objects, "RoleBinding"):
+        metadata = binding["metadata"]
+        assert binding["subjects"] == [{"kind": "ServiceAccount", "name": metadata["name"], "namespace": metadata["namespace"]}]
+        assert binding["roleRef"]["name"] == metadata["name"]
+    for each in of_kind(objects, "Deployment"):
+        assert each["spec"]["template"]["spec"]["serviceAccountName"] == each["metadata"]["name"]
+
+
+def test_selectors_meet_the_pods_of_their_own_pool_and_not_the_operator_s(helm: Helm) -> None:
+    objects = helm.render("--values", GATEWAYS)
+    pods = {
+        each["metadata"]["name"]: each["spec"]["template"]["metadata"]["labels"].items()
+        for each in of_kind(objects, "Deployment")
+    }
+    for each in of_kind(objects, "Service", "PodDisruptionBudget", "NetworkPolicy", "Deployment"):
+        selector = each["spec"].get("selector") or each["spec"].get("podSelector")
+        wanted = selector.get("matchLabels", selector)
+        met = [name for name, labels in pods.items() if wanted.items() <= labels]
+        operator = each["metadata"]["labels"]["app.kubernetes.io/component"] == "operator"
+        assert met == ["grfleet"] if operator else [each["metadata"]["name"]], each["kind"]
+
+
+@pytest.mark.parametrize("flags", [("--set", ONE), ("--values", GATEWAYS)], ids=["least", "most"])
+def test_the_agent_takes_the_arguments_that_the_chart_gives_it(helm: Helm, flags: tuple[str, ...], tmp_path: Path) -> None:
+    found = containers(pod_of(helm, *flags))
+    arguments = found["agent"]["args"]
+    assert found["configure"]["args"] == [*arguments, "--render-only"]
+    assert found["agent"]["command"] == ["python", "-m", command.__name__]
+    (tmp_path / "key").write_bytes(b"0123456789abcdef")
+    here = [each.replace("/etc/grfleet/key", str(tmp_path / "key")) for each in arguments]
+    options = command._parser().parse_args(here)
+    config = command._config(options)
+    validate(config)
+    assert options.table == "kubernetes:feed/ranker"
+    assert found["haproxy"]["command"][-1] == str(config.directory / "haproxy.cfg")
+    ports = {port["name"]: port["containerPort"] for each in found.values() for port in each.get("ports", ())}
+    assert config.bind == f":{ports['http']}"
+    assert config.metrics_bind == f":{ports['haproxy-metrics']}"
+    assert options.health_bind == f"0.0.0.0:{ports['gateway-metrics']}"
+
+
+def test_every_value_arrives(helm: Helm) -> None:
+    pod, other = (pod_of(helm, "--values", GATEWAYS, name=name) for name in ("ranker-gateway", "recall-gateway"))
+    arguments = containers(pod)["agent"]["args"]
+    assert {"--id-header=x-member", "--check-path=/ready", "--threads=4", "--drain-seconds=30", "--ignore-choices"} <= {
+        *arguments
+    }
+    assert {"--bounded-load-percent=300", "--max-connections=20000", "--key-id=user-key", "--bind=:8443"} <= {*arguments}
+    assert "--check-path=/healthz" in containers(other)["agent"]["args"]
+    assert other["volumes"][1]["secret"]["items"] == [{"key": "current", "path": "key"}]
+    assert pod["terminationGracePeriodSeconds"] == 30 + 10 + 5
+    assert containers(pod)["haproxy"]["lifecycle"] == {"preStop": {"sleep": {"seconds": 10}}}
+    assert containers(pod)["haproxy"]["image"] == "registry.example.com/team/haproxy:2.6"
+    assert (pod["nodeSelector"], pod["imagePullSecrets"]) == ({"kubernetes.io/os": "linux"}, [{"name": "pull-secret"}])
+    service = the(gateways(helm, "--values", GATEWAYS), "Service", "ranker-gateway")
+    assert (service["spec"]["type"], service["spec"]["ports"][0]["port"]) == ("LoadBalancer", 8000)
+
+
+def test_replicas_keep_away_from_each_other_and_go_one_by_one(helm: Helm) -> None:
+    objects = gateways(helm, "--set", ONE)
+    deployment = the(objects, "Deployment")
+    assert deployment["spec"]["replicas"] == 2
+    assert deployment["spec"]["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+    (rule,) = deployment["spec"]["template"]["spec"]["affinity"]["podAntiAffinity"][
+        "preferredDuringSchedulingIgnoredDuringExecution"
+    ]
+    assert rule["podAffinityTerm"]["topologyKey"] == "kubernetes.io/hostname"
+    assert the(objects, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        ("gateway.pools[0].keySecret=null", "keySecret"),
+        ("gateway.pools[0].name=Ranker", "name"),
+        (f"gateway.pools[0].name={'x' * 56}", "name"),
+        ("gateway.pools[0].secret=x", "secret"),
+        ("gateway.port=80", "port"),
+        ("gateway.idHeader=x-gr-user", "idHeader"),
+        ("gateway.boundedLoadPercent=150", "boundedLoadPercent"),
+        ("gateway.haproxy.image.repository=", "repository"),
+        ("gateway.checkPath=ready", "checkPath"),
+    ],
+    ids=lambda value: value if "=" in value else "",
+)
+def test_a_bad_value_is_refused_with_its_name(helm: Helm, value: str, named: str) -> None:
+    assert named in helm.refusal("--set", f"{ONE},{value}")
