@@ -17,13 +17,14 @@ from pathlib import Path
 
 from contract.errors import ProtocolViolation
 from contract.table import RoutingTable
-from dataplane.gateway.config import GatewayConfig, render, render_maps
+from dataplane.gateway.config import ConfigError, GatewayConfig, mark_of, render, render_maps
 from dataplane.gateway.held import read_held
 from dataplane.gateway.metrics import GatewayView
-from dataplane.gateway.runtime_api import CommandRefused, RuntimeApi, RuntimeUnavailable
+from dataplane.gateway.runtime_api import CommandRefused, RuntimeApi, RuntimeUnavailable, reload_haproxy
 from dataplane.gateway.tables import Fence, Held, HotUsers, Step, Want, is_older, lineage_of, plan, users_of, want_of
 
 log = logging.getLogger("grfleet.gateway")
+_RELOAD_AGAIN_S = 30.0  # a new process that refused its file would refuse it again
 _STUCK_S = 30.0  # longer than a push of all tables into a busy HAProxy, and than all answers it may keep back
 
 
@@ -37,6 +38,7 @@ class GatewayCounts:
     tables_broken: int = 0
     commands: int = 0
     restarts_seen: int = 0
+    reloads: int = 0
     results: Counter[str] = field(default_factory=Counter)
     writes: Counter[str] = field(default_factory=Counter)
 
@@ -97,6 +99,9 @@ class GatewayAgent:
         self._work = asyncio.Event()
         self._held: Held | None = None
         self._answers = False
+        self._mark = mark_of(config)
+        self._outdated = self._written = False
+        self._reloaded_s = -1e9
         self._holds_a_table = False
         self._round_s = monotonic_s()
         self._taken_s: float | None = None
@@ -155,6 +160,23 @@ class GatewayAgent:
         self.write_files()
         return True
 
+    def reconfigure(self, config: GatewayConfig) -> None:
+        """Go over to another configuration: write it, and have HAProxy reloaded when the loop comes round.
+
+        Raises
+        ------
+        ConfigError
+            When it is none; the one in force stays.
+        """
+        before, self.config = self.config, config
+        try:
+            self.write_files()
+        except ConfigError:
+            self.config = before
+            raise
+        self._mark, self._reloaded_s = mark_of(config), -1e9
+        self._work.set()
+
     def set_users(self, users: Mapping[str, str]) -> None:
         """Replace the hot users (user key -> instance uid), at most `config.max_users` of them; the rest is left out."""
         limit = self.config.max_users
@@ -181,6 +203,8 @@ class GatewayAgent:
             tables_stale=self.counts.tables_refused,
             tables_broken=self.counts.tables_broken,
             haproxy_starts=self.counts.restarts_seen,
+            haproxy_outdated=self._outdated,
+            reloads=self.counts.reloads,
             results=self.counts.results,
             writes=self.counts.writes,
         )
@@ -208,6 +232,7 @@ class GatewayAgent:
         for path, text in zip((names, echoes), render_maps(servers), strict=True):
             _write(path, text)
         _write(self.config.directory / "haproxy.cfg", render(self.config, servers))
+        self._written = True
 
     async def run(self, *, period_s: float = 0.25) -> None:
         """Reconcile at every change and at least every `period_s` seconds, until cancelled."""
@@ -300,14 +325,32 @@ class GatewayAgent:
         """Follow a reload: the old process keeps this connection open, and says that it is stopping."""
         info = _fields(await self._api.ask("show info"))
         if info.get("Stopping", "0") != "0":
-            await self._api.close()
-            raise RuntimeUnavailable("this HAProxy is stopping; the next connection reaches its successor")
+            await self._api.close()  # the next connection reaches its successor
+            self._held_users = self._compared = None
+            info = _fields(await self._api.ask("show info"))
+            if info.get("Stopping", "0") != "0":
+                raise RuntimeUnavailable("this HAProxy is stopping")
         process = f"{info.get('Pid')} {info.get('Start_time_sec')}"
         if process != self._process:
             if self._process is not None:
                 self.counts.restarts_seen += 1
             self._process = process
             self._held_users = self._compared = None
+        self._outdated = info.get("description") != self._mark
+        if self._outdated:
+            await self._reload()
+
+    async def _reload(self) -> None:
+        now_s = self._monotonic_s()
+        if not self._written or now_s - self._reloaded_s < _RELOAD_AGAIN_S:
+            return
+        self._reloaded_s = now_s
+        if self.config.master_socket is None:
+            log.warning("haproxy runs on another configuration than the one in its folder; reload it, or name its master socket")
+            return
+        log.info("haproxy is reloaded: its configuration has changed")
+        self.counts.reloads += 1
+        await reload_haproxy(self.config.master_socket)
 
 
 def _fields(answer: str) -> dict[str, str]:

@@ -9,6 +9,7 @@ runtime API: traffic never writes them.
 from __future__ import annotations
 
 import base64
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -46,6 +47,8 @@ class GatewayConfig:
         Where requests arrive (`host:port` or `unix@/path`), and the path of the runtime API.
     directory
         Folder of the rendered files, readable by HAProxy.
+    master_socket
+        Path of HAProxy's master CLI (`-W -S PATH`), by which it is reloaded when its configuration changes; None: it is not.
     id_header
         Header with the raw user id, hashed and removed here.
     key_id
@@ -84,6 +87,7 @@ class GatewayConfig:
     connect_timeout_ms: int = 1000
     answer_timeout_ms: int = 30_000
     drain_seconds: int = 60
+    master_socket: Path | None = None
 
     @property
     def map_paths(self) -> tuple[Path, Path]:
@@ -113,10 +117,13 @@ def validate(config: GatewayConfig) -> None:
         _matching("metrics bind", config.metrics_bind, _BIND)
     if config.check_path is not None:
         _matching("check path", config.check_path, _HTTP_PATH)
-    for path in (config.admin_socket, config.directory):
-        _matching("path", str(path), _PATH)
-    if len(str(config.admin_socket)) > 90:
-        raise ConfigError("admin socket: the path of a Unix socket has at most 90 characters")
+    sockets = [("admin socket", config.admin_socket)]
+    sockets += [("master socket", config.master_socket)] if config.master_socket is not None else []
+    for what, path in (*sockets, ("directory", config.directory)):
+        _matching(what, str(path), _PATH)
+    for what, path in sockets:
+        if len(str(path)) > 90:
+            raise ConfigError(f"{what}: the path of a Unix socket has at most 90 characters")
     _matching("local peer", config.local_peer, _PEER)
     for name, address in config.peers.items():
         _matching("peer", name, _PEER)
@@ -157,10 +164,23 @@ def render(config: GatewayConfig, servers: tuple[Server, ...] = ()) -> str:
         As `validate`.
     """
     validate(config)
-    sections = (_global(config), _defaults(config), _peers(config), _tables(config), _frontend(config), _fleet(config, servers))
-    return "\n\n".join(
-        ("# Written by grfleet-gateway; it holds the pool's key: keep it readable by its owner only.", *sections, "")
-    )
+    head = "# Written by grfleet-gateway; it holds the pool's key: keep it readable by its owner only."
+    return "\n\n".join((head, _global(config), *_sections(config), _fleet(config, servers), ""))
+
+
+def mark_of(config: GatewayConfig) -> str:
+    """Return the mark of a configuration without its servers, which HAProxy shows as its description.
+
+    An agent sees by it whether the HAProxy beside it runs on what the agent would write now. It gives nothing away of a pool key
+    that is random.
+    """
+    anybody = server_options(Server(id=1, name="any", uid="any", address="[::]:1", weight_percent=0), config)
+    frame = "\n\n".join((_global(config, mark=""), *_sections(config), _fleet(config, ()), anybody))
+    return f"grfleet-{hashlib.sha256(frame.encode()).hexdigest()[:16]}"
+
+
+def _sections(config: GatewayConfig) -> tuple[str, ...]:
+    return _defaults(config), _peers(config), _tables(config), _frontend(config)
 
 
 def render_maps(servers: tuple[Server, ...]) -> tuple[str, str]:
@@ -171,8 +191,9 @@ def render_maps(servers: tuple[Server, ...]) -> tuple[str, str]:
     )
 
 
-def _global(config: GatewayConfig) -> str:
+def _global(config: GatewayConfig, *, mark: str | None = None) -> str:
     return f"""global
+  description {mark_of(config) if mark is None else mark}
   maxconn {config.max_connections}
   nbthread {config.threads}
   localpeer {config.local_peer}

@@ -12,20 +12,25 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from contract.errors import ProtocolViolation
 from contract.sockets import CannotListen
 from dataplane.agent import logs
 from dataplane.gateway.agent import GatewayAgent
+from dataplane.gateway.agents import ResidencyLoop
 from dataplane.gateway.config import ConfigError, GatewayConfig, validate
 from dataplane.gateway.follow import Published, TableSource, source_of
 from dataplane.gateway.health import probes
+from dataplane.gateway.hot_users import add_flags, loop_of
 
 log = logging.getLogger("grfleet.gateway")
 _FIRST_TABLE_S = 2.0
 _GENTLE_STOP_S = 5.0
+_KEY_PERIOD_S = 2.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,7 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         config = _config(options)
         validate(config)
-        agent = GatewayAgent(config, monotonic_s=time.monotonic)
+        agent = GatewayAgent(config, monotonic_s=time.monotonic, keep_users=options.agents is not None)
+        hot_users = loop_of(options, agent, config)
         config.directory.mkdir(parents=True, exist_ok=True)
         # Randomness only spreads pauses.
         source = source_of(options.table, on_problem=lambda text: log.warning(text), rng=random.Random(), on_heard=agent.heard)
@@ -44,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     if options.render_only:
         return asyncio.run(_render(agent, source))
-    return asyncio.run(_run(agent, source, haproxy=options.run_haproxy, health_bind=options.health_bind))
+    return asyncio.run(_run(agent, source, options, hot_users))
 
 
 async def first_files(agent: GatewayAgent, source: TableSource) -> None:
@@ -67,6 +73,23 @@ async def follow(agent: GatewayAgent, source: TableSource) -> None:
         _offer(agent, published)
 
 
+async def follow_key(agent: GatewayAgent, path: Path, *, period_s: float = _KEY_PERIOD_S) -> None:
+    """Go over to another pool key when its file changes, for ever; a file that holds none is told once and changes nothing."""
+    problem = ""
+    while True:
+        await asyncio.sleep(period_s)
+        try:
+            key = await asyncio.to_thread(_pool_key, path)
+            if key != agent.config.pool_key:
+                agent.reconfigure(replace(agent.config, pool_key=key))
+                log.info("the pool key has changed")
+            problem = ""
+        except (OSError, ConfigError) as error:
+            if str(error) != problem:
+                problem = str(error)
+                log.warning("the pool key cannot be used, the one before stays", extra={"error": problem[:400]})
+
+
 def _offer(agent: GatewayAgent, published: Published) -> None:
     table = published.table
     try:
@@ -83,25 +106,34 @@ async def _render(agent: GatewayAgent, source: TableSource) -> int:
     return 0
 
 
-async def _run(agent: GatewayAgent, source: TableSource, *, haproxy: str | None, health_bind: str | None) -> int:
+async def _run(agent: GatewayAgent, source: TableSource, options: argparse.Namespace, hot_users: ResidencyLoop | None) -> int:
     try:
-        async with probes(agent, health_bind) as health:
+        async with probes(agent, options.health_bind, hot_users) as health:
             await first_files(agent, source)
-            return await _serve(agent, source, haproxy=haproxy, health=health)
+            beside = [hot_users.run()] if hot_users is not None else []
+            return await _serve(agent, source, options, health, beside)
     except CannotListen as error:
         sys.stderr.write(f"grfleet-gateway: --health-bind {error}\n")
         return 2
 
 
-async def _serve(agent: GatewayAgent, source: TableSource, *, haproxy: str | None, health: str | None) -> int:
+async def _serve(
+    agent: GatewayAgent,
+    source: TableSource,
+    options: argparse.Namespace,
+    health: str | None,
+    beside: Sequence[Coroutine[Any, Any, object]],
+) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    process = await _start_haproxy(haproxy, agent.config) if haproxy is not None else None
+    process = await _start_haproxy(options.run_haproxy, agent.config) if options.run_haproxy is not None else None
     tasks: list[asyncio.Task[object]] = [
         asyncio.create_task(follow(agent, source)),
+        asyncio.create_task(follow_key(agent, Path(options.pool_key))),
         asyncio.create_task(agent.run()),
         asyncio.create_task(stop.wait()),
+        *(asyncio.create_task(each) for each in beside),
     ]
     announcing = asyncio.create_task(_announce(agent, health))
     if process is not None:
@@ -137,7 +169,9 @@ async def _stop_haproxy(process: asyncio.subprocess.Process) -> None:
 
 
 async def _start_haproxy(program: str, config: GatewayConfig) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(program, "-db", "-f", str(config.directory / "haproxy.cfg"))
+    """Start it with a master, which can be asked for a reload."""
+    master = f"{config.master_socket},mode,600"
+    return await asyncio.create_subprocess_exec(program, "-W", "-S", master, "-f", str(config.directory / "haproxy.cfg"))
 
 
 def _config(options: argparse.Namespace) -> GatewayConfig:
@@ -149,6 +183,7 @@ def _config(options: argparse.Namespace) -> GatewayConfig:
         pool_key=_pool_key(Path(options.pool_key)),
         bind=bind,
         admin_socket=Path(options.haproxy_socket).absolute() if options.haproxy_socket else directory / "haproxy.sock",
+        master_socket=_master_socket(options, directory),
         directory=directory,
         id_header=options.id_header,
         key_id=options.key_id,
@@ -162,6 +197,12 @@ def _config(options: argparse.Namespace) -> GatewayConfig:
         threads=options.threads,
         drain_seconds=options.drain_seconds,
     )
+
+
+def _master_socket(options: argparse.Namespace, directory: Path) -> Path | None:
+    if options.haproxy_master is not None:
+        return Path(options.haproxy_master).absolute()
+    return directory / "master.sock" if options.run_haproxy is not None else None
 
 
 def _pool_key(path: Path) -> bytes:
@@ -203,6 +244,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="HOST:PORT",
         help="where requests arrive (port 0: a free one); default %(default)s",
     )
+    add(
+        "--haproxy-master",
+        metavar="PATH",
+        help="master CLI of HAProxy (-W -S PATH), by which it is reloaded when a value changes",
+    )
     add("--run-haproxy", metavar="PROGRAM", help="start this HAProxy too, and end with it; otherwise it is started by others")
     add("--render-only", action="store_true", help="write the files, print the path of haproxy.cfg, and end")
     add("--id-header", default="x-user-id", metavar="NAME", help="request header with the raw user id; default %(default)s")
@@ -223,6 +269,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-connections", type=int, default=4000, metavar="N", help="default %(default)s")
     add("--threads", type=int, default=1, metavar="N", help="threads of HAProxy; default %(default)s")
     add("--drain-seconds", type=int, default=60, metavar="S", help="how long a server that left may finish; default %(default)s")
+    add_flags(parser)
     add("--log-level", choices=("debug", "info", "warning", "error"), default="info", help="default %(default)s")
     return parser
 

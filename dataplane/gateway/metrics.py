@@ -42,6 +42,8 @@ class GatewayView:
     tables_stale: int
     tables_broken: int
     haproxy_starts: int
+    haproxy_outdated: bool
+    reloads: int
     results: Tally[str]
     writes: Tally[str]
 
@@ -71,6 +73,12 @@ class GatewayMetrics:
         self._starts = Counter(
             "grfleet_gateway_haproxy_restarts_total", "Starts and reloads of HAProxy after the first", registry=registry
         )
+        self._outdated = Gauge(
+            "grfleet_gateway_haproxy_outdated",
+            "1 while HAProxy runs on another configuration than the written one",
+            registry=registry,
+        )
+        self._reloads = Counter("grfleet_gateway_reloads_total", "Reloads of HAProxy that the agent asked for", registry=registry)
         self._servers = Gauge("grfleet_gateway_servers", "Servers of HAProxy by state", ("state",), registry=registry)
         self._slots = Gauge("grfleet_gateway_slots", "Slots with an owner in HAProxy's table", registry=registry)
         self._users = Gauge("grfleet_gateway_hot_users", "Hot users in HAProxy's table", registry=registry)
@@ -90,6 +98,8 @@ class GatewayMetrics:
         self._refused_rows.set(view.refused_rows)
         self._answers.set(view.haproxy_answers)
         self._starts.labels().set(view.haproxy_starts)
+        self._outdated.set(view.haproxy_outdated)
+        self._reloads.labels().set(view.reloads)
         self._slots.set(sum(1 for owner in held.slots.values() if owner) if held is not None else math.nan)
         self._users.set(view.hot_users)
         for verdict, count in (("taken", view.tables_taken), ("stale", view.tables_stale), ("broken", view.tables_broken)):

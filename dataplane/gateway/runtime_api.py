@@ -183,3 +183,24 @@ def _line(command: str) -> bytes:
     if b"\n" in line or b";" in line or len(line) > _MAX_LINE_BYTES:
         raise ValueError(f"{command[:80]!r}: a command is one line of at most {_MAX_LINE_BYTES} bytes and holds no semicolon")
     return line + b"\n"
+
+
+async def reload_haproxy(master_socket: Path, *, timeout_s: float = 5.0) -> None:
+    """Ask HAProxy's master to start a new process on the files as they are now; what came of it is seen in the runtime API.
+
+    Raises
+    ------
+    RuntimeUnavailable
+        When the master does not take the command.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            reader, writer = await asyncio.open_unix_connection(str(master_socket))
+            try:
+                writer.write(b"reload\n")
+                await writer.drain()
+                await reader.read(_MAX_LINE_BYTES)  # 2.6 hangs up, 2.8 says how it went
+            finally:
+                writer.close()
+    except (OSError, TimeoutError) as error:
+        raise RuntimeUnavailable(f"{master_socket}: {type(error).__name__} {error}".rstrip()) from error

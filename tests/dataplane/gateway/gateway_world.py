@@ -6,7 +6,7 @@ import json
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -201,11 +201,22 @@ class Gateway:
 
     @contextlib.asynccontextmanager
     async def load(
-        self, allowed: Callable[[str], set[str]], *, callers: int = 4, users: int = 400, pause_s: float = 0.002
+        self,
+        allowed: Callable[[str], set[str]],
+        *,
+        callers: int = 4,
+        users: int = 400,
+        pause_s: float = 0.002,
+        keys: Mapping[str, set[str]] | None = None,
     ) -> AsyncIterator[Load]:
-        """Ask all through the block; `allowed(key)` names the instances that may answer a user, asked before and after."""
+        """Ask all through the block; `allowed(key)` names the instances that may answer a user, asked before and after.
+
+        `keys` names the keys that an instance may see of each user; by default that of the pool.
+        """
         load, ended = Load(), asyncio.Event()
-        tasks = [asyncio.create_task(self._call(load, ended, allowed, range(i, users, callers), pause_s)) for i in range(callers)]
+        keys = keys or {f"user-{i}": {user_key(POOL_KEY, f"user-{i}")} for i in range(users)}
+        names = list(keys)
+        tasks = [asyncio.create_task(self._call(load, ended, allowed, names[i::callers], keys, pause_s)) for i in range(callers)]
         try:
             yield load
         finally:
@@ -213,12 +224,18 @@ class Gateway:
             await asyncio.gather(*tasks)
 
     async def _call(
-        self, load: Load, ended: asyncio.Event, allowed: Callable[[str], set[str]], users: range, pause_s: float
+        self,
+        load: Load,
+        ended: asyncio.Event,
+        allowed: Callable[[str], set[str]],
+        users: Sequence[str],
+        keys: Mapping[str, set[str]],
+        pause_s: float,
     ) -> None:
         caller, number = Caller(self.port), 0
         while not ended.is_set():
-            user = f"user-{users[number % len(users)]}"
-            key = user_key(POOL_KEY, user)
+            user = users[number % len(users)]
+            key = min(keys[user])
             number += 1
             before = allowed(key)
             load.sent += 1
@@ -226,7 +243,7 @@ class Gateway:
                 answer = await caller.get({self.config.id_header: user})
                 if answer.status != 200:
                     load.failed.append(f"{answer.status} for {key}")
-                elif answer.me != answer.instance or answer.seen["x-gr-user-key"] != key:
+                elif answer.me != answer.instance or answer.seen["x-gr-user-key"] not in keys[user]:
                     load.wrong.append(f"{key}: {answer.me} answered, {answer.instance} is named")
                 elif answer.me not in before | allowed(key):
                     load.wrong.append(f"{key}: {answer.me} answered, one of {sorted(before | allowed(key))} should have")
@@ -260,3 +277,15 @@ def make_gateway(tree: Tree, folder: Path, **changes: object) -> Gateway:
     )
     config = replace(config, **changes)  # type: ignore[arg-type]  # names and types are the test's own
     return Gateway(tree, folder, config, GatewayAgent(config, monotonic_s=time.monotonic), port)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait until a condition, which may be a coroutine, holds."""
+    async with asyncio.timeout(30):
+        while True:
+            result = condition()
+            if asyncio.iscoroutine(result):
+                result = await result
+            if result:
+                return
+            await asyncio.sleep(0.03)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from gateway_world import row, table
 
-from dataplane.gateway.config import ConfigError, GatewayConfig, render, render_maps
+from dataplane.gateway.config import ConfigError, GatewayConfig, mark_of, render, render_maps
 from dataplane.gateway.servers import servers_of
 from testbed.debian import Tree
 
@@ -28,7 +28,7 @@ BASE = GatewayConfig(
 )
 def test_haproxy_takes_the_file_without_a_warning(haproxy: Tree, short_folder: Path, changes: dict[str, object]) -> None:
     config = replace(BASE, directory=short_folder, admin_socket=short_folder / "a.sock", **changes)  # type: ignore[arg-type]  # see above
-    _, servers, _ = servers_of(table(1, [row(f"i{n}", 81) for n in range(1000)]).instances)
+    _, servers, _ = servers_of(table(1, [row(f"i{n}", 81) for n in range(20 if changes else 1000)]).instances)
     (short_folder / "haproxy.cfg").write_text(render(config, servers))
     for path, text in zip(config.map_paths, render_maps(servers), strict=True):
         path.write_text(text)
@@ -56,6 +56,7 @@ def test_haproxy_takes_the_file_without_a_warning(haproxy: Tree, short_folder: P
         {"check_path": "/a b"},
         {"directory": Path("/tmp/a b")},
         {"admin_socket": Path("/tmp/" + "a" * 95)},
+        {"master_socket": Path("/tmp/a\nb")},
         {"local_peer": "a\nb"},
         {"peers": {"a": "127.0.0.1:1"}, "local_peer": "b"},
         {"peers": {"a": "x y"}, "local_peer": "a"},
@@ -83,3 +84,10 @@ def test_a_name_that_a_draining_predecessor_shares_is_echoed_to_its_successor() 
     names, echoes = render_maps(servers)
     assert len(names.splitlines()) == 2
     assert echoes == f"a {next(s.label for s in servers if not s.draining_only)}\n"
+
+
+@pytest.mark.parametrize("changes", [{"pool_key": b"another key of 16 bytes"}, {"id_header": "x-a"}, {"check_interval_ms": 700}])
+def test_the_mark_of_a_configuration_changes_with_it_and_not_with_the_servers(changes: dict[str, object]) -> None:
+    assert mark_of(replace(BASE, **changes)) != mark_of(BASE)  # type: ignore[arg-type]  # values are the test's own
+    _, servers, _ = servers_of([row("a", 81)])
+    assert f"  description {mark_of(BASE)}\n" in render(BASE, servers)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from gateway_toy import Toy
-from gateway_world import POOL_KEY, Caller, Gateway, free_port, owner_in, row, table
+from gateway_world import POOL_KEY, Caller, Gateway, free_port, owner_in, row, table, until
 
 from contract.keys import SLOTS, user_key
 from contract.table import InstanceState, RoutingTable
@@ -382,17 +382,6 @@ async def test_a_table_made_anew_with_a_lower_generation_is_obeyed_and_one_of_th
     assert gateway.agent.offer(one, uid="second")
     await gateway.settle()
     assert await _held_slots(gateway) == dict(want_of(one).slots)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(30):
-        while True:
-            result = condition()
-            if asyncio.iscoroutine(result):
-                result = await result
-            if result:
-                return
-            await asyncio.sleep(0.03)
 
 
 async def _asked(gateway: Gateway, command: str) -> str:

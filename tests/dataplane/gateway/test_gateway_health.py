@@ -46,6 +46,7 @@ async def test_the_numbers_are_those_of_what_haproxy_holds(gateway: Gateway) -> 
     assert found["grfleet_gateway_writes_total users"] == 5
     assert found["grfleet_gateway_writes_total slots"] == SLOTS + 1  # and the mark of the generation
     assert found["grfleet_gateway_haproxy_up"] == 1
+    assert found["grfleet_gateway_haproxy_outdated"] == 0
     assert found["grfleet_gateway_source_age_seconds"] >= 0
     assert found["grfleet_gateway_reconciles_total settled"] >= 2
     assert {f"grfleet_gateway_reconciles_total {result}" for result in RESULTS} <= set(found)

@@ -1,0 +1,288 @@
+"""Hot users of a gateway by what agents report, on a clock that only the test moves."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contract.keys import slot_of
+from contract.residency import InstanceLoad, ResidencyReport, UserState
+from contract.table import InstanceState, TableInstance
+from dataplane.gateway.residents import Chosen, Residents
+from policies.routing.types import Limits, LoadBound
+
+NAMES = ("a", "b", "c")
+OWNERS = [slot % len(NAMES) for slot in range(4096)]
+SLACK = 1e-6
+
+
+def key_of(number: int) -> str:
+    return f"{number:032x}"
+
+
+def home_of(key: str) -> str:
+    return f"uid-{NAMES[slot_of(key) % len(NAMES)]}"
+
+
+def elsewhere(key: str) -> str:
+    return next(f"uid-{name}" for name in NAMES if f"uid-{name}" != home_of(key))
+
+
+def rows(names: tuple[str, ...] = NAMES, *, state: InstanceState = InstanceState.READY) -> list[TableInstance]:
+    return [
+        TableInstance(name=n, uid=f"uid-{n}", address=f"http://10.0.0.{i + 1}:9000", weight_percent=100, state=state)
+        for i, n in enumerate(names)
+    ]
+
+
+class Fleet:
+    """Agents that answer by hand, and the residents that hear them."""
+
+    def __init__(self, **limits: object) -> None:
+        self.residents = Residents(Limits(**limits))  # type: ignore[arg-type]  # names and types are the test's own
+        self.now_ms = 0.0
+        self.starts = {f"uid-{name}": "start-1" for name in NAMES}
+        self.cursors = dict.fromkeys(self.starts, 1)
+        self.residents.follow(rows(), OWNERS)
+
+    def tell(
+        self,
+        uid: str,
+        *states: UserState,
+        reachable: bool = True,
+        whole: bool | None = None,
+        in_flight: int = 1,
+        generation: int = 0,
+    ) -> bool:
+        known = self.residents.cursor_of(uid)
+        self.cursors[uid] += 1
+        anew = whole if whole is not None else known == 0
+        load = InstanceLoad(
+            reachable=reachable, queue=0, in_flight=in_flight, service_ms=10.0, ms_per_token=0.02, ms_per_row=0.001
+        )
+        report = ResidencyReport(
+            uid=uid,
+            start_id=self.starts[uid],
+            generation=generation,
+            since=0 if anew else known,
+            cursor=self.cursors[uid],
+            users=list(states),
+            load=load,
+        )
+        return self.residents.heard(uid, report, now_ms=self.now_ms)
+
+    def all_tell(self) -> None:
+        for uid in self.starts:
+            self.tell(uid)
+
+    def choose(self, *, seconds: float = 2.0, down: tuple[str, ...] = ()) -> Chosen:
+        self.now_ms += 1000.0 * seconds
+        return self.residents.choose(now_ms=self.now_ms, down=down)
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    fleet = Fleet()
+    fleet.all_tell()
+    return fleet
+
+
+def state(key: str, tokens: int = 3000) -> UserState:
+    return UserState(key=key, tokens_hbm=tokens)
+
+
+KEY = key_of(7)
+AWAY = elsewhere(KEY)
+
+
+def test_a_user_whose_state_lies_elsewhere_is_sent_there(fleet: Fleet) -> None:
+    fleet.tell(AWAY, state(KEY))
+    assert fleet.choose().users == {KEY: AWAY}
+
+
+def test_a_user_at_home_needs_no_override_and_is_not_even_weighed(fleet: Fleet) -> None:
+    fleet.tell(home_of(KEY), state(KEY))
+    chosen = fleet.choose()
+    assert (chosen.users, chosen.weighed, chosen.known) == ({}, 0, 1)
+
+
+def test_a_user_whose_state_is_gone_goes_home(fleet: Fleet) -> None:
+    fleet.tell(AWAY, state(KEY))
+    fleet.choose()
+    fleet.tell(AWAY, UserState(key=KEY))
+    assert fleet.choose().users == {}
+
+
+def test_a_state_that_went_and_came_back_between_two_rounds_is_there(fleet: Fleet) -> None:
+    fleet.tell(AWAY, state(KEY))
+    fleet.choose()
+    fleet.tell(AWAY, UserState(key=KEY))
+    fleet.tell(AWAY, state(KEY))
+    assert fleet.choose().users == {KEY: AWAY}
+
+
+def test_a_restarted_instance_inherits_neither_residency_nor_overrides(fleet: Fleet) -> None:
+    fleet.tell(AWAY, state(KEY))
+    assert fleet.choose().users == {KEY: AWAY}
+    fleet.starts[AWAY] = "start-2"
+    fleet.tell(AWAY, whole=True)
+    assert fleet.choose().users == {}
+
+
+def test_a_successor_that_goes_on_from_the_cursor_of_another_start_is_asked_anew(fleet: Fleet) -> None:
+    fleet.starts[AWAY] = "start-2"
+    assert fleet.tell(AWAY, state(KEY), whole=False)
+    assert fleet.residents.cursor_of(AWAY) == 0
+    assert fleet.choose().users == {}
+    assert not fleet.tell(AWAY, state(KEY), whole=True)
+    assert fleet.choose().users == {KEY: AWAY}
+
+
+def test_emptied_caches_withdraw_what_was_made_for_them(fleet: Fleet) -> None:
+    fleet.tell(AWAY, state(KEY))
+    fleet.choose()
+    fleet.tell(AWAY, whole=True, generation=1)
+    assert fleet.choose().users == {}
+
+
+def test_an_engine_that_does_not_answer_its_agent_twice_is_sent_nobody(fleet: Fleet) -> None:
+    fleet.tell(AWAY, state(KEY))
+    fleet.choose()
+    fleet.tell(AWAY, reachable=False)
+    assert fleet.choose().users == {KEY: AWAY}
+    fleet.tell(AWAY, reachable=False)
+    assert fleet.choose().users == {}
+    fleet.tell(AWAY)
+    assert fleet.choose().users == {KEY: AWAY}
+
+
+def test_missing_reports_move_nobody(fleet: Fleet) -> None:
+    fleet.tell(AWAY, state(KEY))
+    fleet.choose()
+    for _ in range(20):
+        fleet.residents.missed()
+        assert fleet.choose(seconds=60.0).users == {KEY: AWAY}
+
+
+def test_nobody_leaves_an_instance_that_is_silent_for_what_others_report(fleet: Fleet) -> None:
+    fleet.tell(AWAY, state(KEY))
+    fleet.choose(seconds=1.0)
+    fleet.now_ms += 60_000.0  # AWAY says nothing any more
+    third = next(uid for uid in fleet.starts if uid not in (AWAY, home_of(KEY)))
+    fleet.tell(third, state(KEY, 9000))
+    assert fleet.choose().users == {KEY: AWAY}
+
+
+def test_an_instance_that_is_down_for_haproxy_and_silent_is_sent_nobody(fleet: Fleet) -> None:
+    fleet.tell(AWAY, state(KEY))
+    assert fleet.choose(down=(AWAY,)).users == {KEY: AWAY}  # its agent speaks: a check may have failed on its way
+    assert fleet.choose(seconds=60.0, down=(AWAY,)).users == {}
+
+
+def test_a_report_in_the_name_of_another_instance_is_fenced(fleet: Fleet) -> None:
+    report = ResidencyReport(uid="uid-x", start_id="start-1", generation=0, since=0, cursor=9, users=[state(KEY)])
+    assert not fleet.residents.heard(AWAY, report, now_ms=0.0)
+    assert not fleet.residents.heard("uid-unknown", report, now_ms=0.0)
+    assert fleet.choose().users == {}
+    assert fleet.residents.view(now_ms=0.0).reports["fenced"] == 2
+
+
+def test_an_instance_that_left_the_table_takes_its_overrides_along(fleet: Fleet) -> None:
+    fleet.tell(AWAY, state(KEY))
+    fleet.choose()
+    names = tuple(name for name in NAMES if f"uid-{name}" != AWAY)
+    fleet.residents.follow(rows(names), [slot % 2 for slot in range(4096)])
+    assert fleet.choose().users == {}
+
+
+def test_users_stay_at_their_caches_when_slots_change_owner(fleet: Fleet) -> None:
+    keys = [key_of(number) for number in range(400)]
+    for key in keys:
+        fleet.tell(home_of(key), state(key))
+    fleet.choose()
+    fleet.residents.follow(rows(), [(owner + 1) % len(NAMES) for owner in OWNERS])
+    chosen = fleet.choose()
+    assert chosen.users == {key: home_of(key) for key in keys}
+
+
+def test_an_agent_that_starts_again_moves_nobody_and_learns() -> None:
+    fleet = Fleet()
+    fleet.residents.adopt({KEY: AWAY, key_of(8): "uid-gone"}, now_ms=0.0)
+    assert fleet.choose().users == {KEY: AWAY}
+    fleet.all_tell()
+    assert fleet.choose().users == {KEY: AWAY}
+    fleet.starts[AWAY] = "start-2"
+    fleet.tell(AWAY, whole=True)
+    assert fleet.choose().users == {}
+
+
+def test_an_adopted_override_ends_with_its_time() -> None:
+    fleet = Fleet(ttl_ms=10_000.0)
+    fleet.residents.adopt({KEY: AWAY}, now_ms=0.0)
+    fleet.all_tell()
+    assert fleet.choose(seconds=9.0).users == {KEY: AWAY}
+    assert fleet.choose(seconds=2.0).users == {}
+
+
+def test_a_request_just_sent_counts_for_two_seconds_and_not_longer(fleet: Fleet) -> None:
+    fleet.residents.routed(KEY, AWAY, tokens=3000, now_ms=0.0)
+    assert fleet.choose(seconds=1.0).users == {KEY: AWAY}
+    other = Fleet()
+    other.all_tell()
+    other.residents.routed(KEY, AWAY, tokens=3000, now_ms=0.0)
+    assert other.choose(seconds=3.0).users == {}
+
+
+def test_a_draining_instance_is_given_nobody(fleet: Fleet) -> None:
+    fleet.tell(AWAY, state(KEY))
+    fleet.choose()
+    draining = [row if row.uid != AWAY else rows((row.name,), state=InstanceState.DRAINING)[0] for row in rows()]
+    fleet.residents.follow(draining, OWNERS)
+    assert fleet.choose().users == {}
+
+
+def test_overrides_obey_the_bound_on_load() -> None:
+    fleet = Fleet(bound=LoadBound(percent=125.0, floor=1.0), load_per_user=0.5)
+    keys = [key for key in map(key_of, range(600)) if home_of(key) != "uid-a"]
+    fleet.tell("uid-a", *(state(key) for key in keys), in_flight=10)
+    fleet.tell("uid-b", in_flight=10)
+    fleet.tell("uid-c", in_flight=10)
+    chosen = fleet.choose()
+    # A third of 30 requests in flight and a quarter more: 12.5, of which 10 are there already.
+    assert len(chosen.users) == 5
+    assert set(chosen.users.values()) == {"uid-a"}
+    assert chosen.refused == len(keys) - 5
+
+
+actions = st.lists(
+    st.tuples(st.sampled_from(["tell", "gone", "restart", "lost", "choose", "wait"]), st.sampled_from(NAMES), st.integers(0, 30)),
+    max_size=60,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(actions, st.randoms(use_true_random=False))
+def test_an_override_only_ever_points_to_a_process_that_reported_the_user(
+    log: list[tuple[str, str, int]], dice: random.Random
+) -> None:
+    fleet = Fleet(bound=LoadBound(percent=400.0, floor=1000.0))
+    reported: dict[tuple[str, str], set[str]] = {}
+    for what, name, number in log:
+        uid, key = f"uid-{name}", key_of(number)
+        match what:
+            case "tell" | "gone":
+                told = state(key, dice.randrange(1, 5000)) if what == "tell" else UserState(key=key)
+                fleet.tell(uid, told)
+                here = reported.setdefault((uid, fleet.starts[uid]), set())
+                (here.add if what == "tell" else here.discard)(key)
+            case "restart":
+                fleet.starts[uid] = f"start-{dice.random()}"
+                fleet.tell(uid, whole=True)
+            case "lost":
+                fleet.tell(uid, reachable=False)
+            case "wait":
+                fleet.now_ms += 30_000.0
+            case _:
+                for user, owner in fleet.choose().users.items():
+                    assert user in reported.get((owner, fleet.starts[owner]), set())
