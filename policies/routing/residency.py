@@ -7,7 +7,7 @@ forgotten, the rows only grow old. A request that was just routed counts as resi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import StrEnum
 
 import msgspec
@@ -91,6 +91,7 @@ class ResidencyBook:
         now_ms: float,
         cursor: int = 0,
         gone: Iterable[str] = (),
+        whole: bool = False,
     ) -> Outcome:
         """Take over a report, or a page of one, and say what became of it.
 
@@ -105,13 +106,15 @@ class ResidencyBook:
             States that it names.
         gone
             Keys of users whose state it has dropped.
+        whole
+            It begins anew: nothing of what was reported before counts any more.
         """
         page = self._pages.get(uid)
         if page is None or page.start_id != start_id:
             return Outcome.FENCED
         if (generation, cursor) < (page.generation, page.cursor):
             return Outcome.OLD
-        if generation > page.generation:
+        if whole or generation > page.generation:
             page.reported.clear()
         page.generation, page.cursor, page.heard_ms = generation, cursor, now_ms
         for key in gone:
@@ -160,6 +163,24 @@ class ResidencyBook:
             known = page.reported | page.routed
             out.extend(known[key] for key in sorted(known))
         return out
+
+    def strays(self, now_ms: float, *, home: Callable[[str], str | None], also: Collection[str] = ()) -> list[Residency]:
+        """Return all rows of the users that have state elsewhere than at home, and of those in `also`; in no order.
+
+        Of a hundred thousand users whose state lies where their slots say, this is none: a user that only its home knows has
+        nothing to gain elsewhere but a shorter queue, which is no matter of a table.
+        """
+        found = set(also)
+        for uid, page in self._pages.items():
+            self._drop_expired(page, now_ms)
+            found.update(key for key in page.reported if home(key) != uid)
+            found.update(key for key in page.routed if home(key) != uid)
+        return [row for page in self._pages.values() for key, row in (page.reported | page.routed).items() if key in found]
+
+    @property
+    def users(self) -> int:
+        """How many rows of reports there are, of all instances."""
+        return sum(len(page.reported) for page in self._pages.values())
 
     def silent(self, now_ms: float) -> frozenset[str]:
         """Return the uids of instances that never reported, or not for long."""

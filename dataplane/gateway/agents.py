@@ -1,0 +1,270 @@
+"""Asks the agents of a pool's instances for residency, and brings what comes of it into force, round after round.
+
+One round asks every agent at most once, from its own cursor; then reports are decoded, merged and weighed on a thread of their
+own, so that a hundred thousand users do not keep HAProxy's tables waiting. Nothing here is on the path of a request: with all
+agents gone, or this loop, the overrides in force stay until their time is up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import urlsplit
+
+import msgspec
+
+from contract.agent import PREFIX
+from contract.errors import ProtocolViolation, Unreachable
+from contract.residency import MAX_OVERRIDES, decode_report, pack_overrides
+from contract.table import RoutingTable, TableInstance, unpack_slots
+from dataplane.agent.http_line import HttpLine
+from dataplane.gateway.residency_metrics import ResidencyMetrics
+from dataplane.gateway.residents import Chosen, Residents, ResidentsView
+
+log = logging.getLogger("grfleet.gateway")
+AT_ONCE = 32
+"""Agents that are asked at the same time."""
+PERIOD_S = 2.0
+BUSY_SHARE = 0.1
+"""Rounds come further apart when they take longer, so that merging and weighing take no more of a core than this."""
+_TIMEOUT_S = 1.0
+_LOOK_S = 0.25
+_NAME = re.compile(r"[\w.-]{1,253}")
+
+
+class Addresses:
+    """Where the agent of an instance is: by a pattern with {host} and {name}, or by a file of URLs by instance name.
+
+    Raises
+    ------
+    ValueError
+        When the text is neither.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._file = None if "{" in text else Path(text)
+        self._pattern = text
+        self._urls: Mapping[str, str] = {}
+        self._read_at: int | None = None
+        if self._file is None:
+            try:
+                example = text.format(host="host", name="name")
+            except (KeyError, IndexError, ValueError) as error:
+                raise ValueError(f"--agents {text}: only {{host}} and {{name}} may stand in braces") from error
+            HttpLine(example, timeout_s=_TIMEOUT_S)
+
+    def of(self, row: TableInstance) -> str | None:
+        """Return the URL of an agent, None where nothing is known."""
+        if self._file is not None:
+            return self._from_file().get(row.name)
+        host = urlsplit(row.address if "//" in row.address else f"//{row.address}").hostname or ""
+        if not host or not _NAME.fullmatch(row.name):
+            return None
+        return self._pattern.format(host=f"[{host}]" if ":" in host else host, name=row.name)
+
+    def _from_file(self) -> Mapping[str, str]:
+        assert self._file is not None
+        try:
+            changed = self._file.stat().st_mtime_ns
+            if changed != self._read_at:
+                self._urls = msgspec.json.decode(self._file.read_bytes(), type=dict[str, str])
+                self._read_at = changed
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+            log.warning("addresses of agents cannot be read", extra={"error": str(error)[:200]})
+        return self._urls
+
+
+class UsersFace(Protocol):
+    """What is needed of the gateway's agent."""
+
+    @property
+    def table(self) -> RoutingTable | None: ...
+
+    @property
+    def users(self) -> Mapping[str, str] | None: ...
+
+    def down(self) -> frozenset[str]: ...
+
+    def set_users(self, users: Mapping[str, str]) -> None: ...
+
+
+@dataclass(frozen=True)
+class _Answer:
+    uid: str
+    body: bytes | None
+
+
+class ResidencyLoop:
+    """Keeps the hot users of one gateway what its agents report.
+
+    Parameters
+    ----------
+    gateway
+        Whose table is followed and whose users are set.
+    residents
+        What is known.
+    addresses
+        Of the agents.
+    monotonic_s
+        Clock of reports and overrides.
+    rng
+        Spreads the pauses.
+    period_s
+        Time between two rounds.
+    """
+
+    def __init__(
+        self,
+        gateway: UsersFace,
+        residents: Residents,
+        addresses: Addresses,
+        *,
+        monotonic_s: Callable[[], float],
+        rng: random.Random,
+        period_s: float = PERIOD_S,
+        for_ms: float = 300_000.0,
+    ) -> None:
+        self._gateway = gateway
+        self._residents = residents
+        self._addresses = addresses
+        self._monotonic_s = monotonic_s
+        self._rng = rng
+        self._name = f"{rng.getrandbits(48):x}"  # revisions of another process are never taken for these
+        self._period_s = period_s
+        self._for_ms = for_ms
+        self._lines: dict[str, tuple[str, HttpLine]] = {}
+        self._table: RoutingTable | None = None
+        self._adopted = False
+        self._chosen = Chosen(users={})
+        self._packed: bytes | None = None
+        self._revision = 0
+        self._metrics = ResidencyMetrics()
+        self.rounds = 0
+        self.round_s = 0.0
+
+    async def run(self) -> None:
+        """Go round for ever; a new table is weighed at once, with what is known."""
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._close)
+            due_s = self._monotonic_s()
+            while True:
+                asking = self._monotonic_s() >= due_s
+                if asking or self._gateway.table is not self._table:
+                    try:
+                        await self.round(ask=asking)
+                    except Exception:
+                        log.exception("a round of residency failed")
+                    if asking:
+                        pause_s = max(self._period_s, self.round_s / BUSY_SHARE)
+                        due_s = self._monotonic_s() + pause_s * self._rng.uniform(0.9, 1.1)
+                await asyncio.sleep(_LOOK_S)
+
+    async def round(self, *, ask: bool = True) -> None:
+        """Ask every agent, merge, weigh, and set the users if they differ; nothing before there is a table."""
+        table, held = self._gateway.table, self._gateway.users
+        if table is None or held is None:
+            return
+        answers = await self._ask(table.instances) if ask else []
+        down = self._gateway.down()
+        chosen, changed = await asyncio.to_thread(self._weigh, table, held, answers, down)
+        self.rounds += 1
+        if changed:
+            log.info("hot users", extra={"overrides": len(chosen.users), "known": chosen.known, "moved": chosen.moved})
+            self._gateway.set_users(chosen.users)
+            self._packed = None
+            self._revision += 1
+        self._chosen = chosen
+
+    async def _ask(self, rows: Sequence[TableInstance]) -> list[_Answer]:
+        await self._drop_lines({row.uid for row in rows})
+        gate = asyncio.Semaphore(AT_ONCE)
+
+        async def one(row: TableInstance) -> _Answer:
+            line = self._line_to(row)
+            if line is None:
+                return _Answer(row.uid, None)
+            try:
+                async with gate:
+                    response = await line.call("GET", f"{PREFIX}/residency?cursor={self._residents.cursor_of(row.uid)}")
+            except (Unreachable, ProtocolViolation) as error:
+                log.debug("an agent does not tell", extra={"instance": row.name, "error": str(error)[:200]})
+                return _Answer(row.uid, None)
+            return _Answer(row.uid, response.body if response.status == 200 else None)
+
+        return list(await asyncio.gather(*(one(row) for row in rows)))
+
+    def _weigh(
+        self, table: RoutingTable, held: Mapping[str, str], answers: Sequence[_Answer], down: frozenset[str]
+    ) -> tuple[Chosen, bool]:
+        """Do the arithmetic of a round, off the event loop; say also whether it differs from what is held."""
+        began_s = self._monotonic_s()
+        now_ms = began_s * 1000.0
+        if not self._adopted:
+            self._adopted = True
+            self._residents.adopt(held, now_ms=now_ms)
+        if table is not self._table:
+            self._residents.follow(table.instances, unpack_slots(table.slots, instances=len(table.instances)))
+            self._table = table
+        for answer in answers:
+            if answer.body is None:
+                self._residents.missed()
+                continue
+            try:
+                self._residents.heard(answer.uid, decode_report(answer.body), now_ms=now_ms)
+            except ProtocolViolation as error:
+                self._residents.missed()
+                log.warning("a report cannot be used", extra={"uid": answer.uid, "error": str(error)[:200]})
+        chosen = self._residents.choose(now_ms=now_ms, down=down)
+        differs = chosen.users != held
+        self.round_s = self._monotonic_s() - began_s
+        return chosen, differs
+
+    def _line_to(self, row: TableInstance) -> HttpLine | None:
+        url = self._addresses.of(row)
+        known = self._lines.get(row.uid)
+        if url is None or (known is not None and known[0] == url):
+            return known[1] if known is not None and url is not None else None
+        try:
+            line = HttpLine(url, timeout_s=_TIMEOUT_S)
+        except ValueError as error:
+            log.warning("no address of an agent", extra={"instance": row.name, "error": str(error)[:200]})
+            return None
+        self._lines[row.uid] = (url, line)
+        return line
+
+    async def _drop_lines(self, staying: set[str]) -> None:
+        for uid in [uid for uid in self._lines if uid not in staying]:
+            await self._lines.pop(uid)[1].__aexit__(None, None, None)
+
+    async def _close(self) -> None:
+        await self._drop_lines(set())
+
+    # -- what others ask -----------------------------------------------------------------------------------------------------
+
+    def metrics_text(self) -> bytes:
+        """Return what is shown to Prometheus."""
+        return self._metrics.text(self.view())
+
+    def view(self) -> ResidentsView:
+        """Return the figures behind it."""
+        view = self._residents.view(now_ms=self._monotonic_s() * 1000.0)
+        return replace(view, round_s=self.round_s)
+
+    def overrides(self, *, known: str) -> bytes | None:
+        """Return the overrides in force, packed, for clients; None where `known` is their revision."""
+        revision = f"{self._name}-{self._revision}"
+        if known == revision:
+            return None
+        if self._packed is None:
+            users = self._chosen.users
+            if len(users) > MAX_OVERRIDES:
+                users = dict(list(users.items())[:MAX_OVERRIDES])
+            self._packed = msgspec.json.encode(pack_overrides(users, for_ms=self._for_ms, revision=revision))
+        return self._packed

@@ -1,0 +1,299 @@
+"""Hot users of a gateway: what agents report of their engines' users, merged and weighed into overrides.
+
+Reports are bound to (uid, start id) of an instance, and so are overrides: a process that is gone leaves nothing to its successor.
+What is missing moves nobody: an agent that is silent keeps its users, and they are trusted less and less where they are not. All
+of it is arithmetic on one thread; who asks the agents is `dataplane.gateway.agents`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter as Tally
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from contract.keys import slot_of
+from contract.residency import InstanceLoad, ResidencyReport, UserState
+from contract.table import NOBODY, InstanceState, TableInstance
+from policies.routing.overrides import plan_overrides
+from policies.routing.residency import BookRules, Outcome, ResidencyBook, Tokens
+from policies.routing.types import InstanceFacts, Limits, Override
+
+UNREACHABLE_REPORTS = 2
+"""Reports in a row that say that the engine does not answer, until nobody is sent there any more."""
+QUEUE_MEMORY_MS = 30_000.0
+"""Time constant of the average of what waits: users that are sent by the queue of a moment come in a herd."""
+LEAST_MOVES = 100
+MOVES_ONE_IN = 50
+"""In one round as many users move for what they save: one in so many of those known, and no fewer than `LEAST_MOVES`."""
+_ANY_START = "?"
+_SERVING = (InstanceState.READY, InstanceState.WARMING)
+
+
+@dataclass
+class _Instance:
+    """One row of the table and the last that its agent said."""
+
+    row: TableInstance
+    start_id: str = ""
+    generation: int = -1
+    cursor: int = 0
+    load: InstanceLoad | None = None
+    heard_ms: float = -math.inf
+    loaded_ms: float = -math.inf
+    unreachable: int = 0
+    queue_ms: float = math.nan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """What a round came to: instance uid by user key, and counts."""
+
+    users: Mapping[str, str]
+    weighed: int = 0
+    known: int = 0
+    moved: int = 0
+    refused: int = 0
+    deferred: int = 0
+    silent: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResidentsView:
+    """What is shown of it; ages in seconds by instance name, infinite for one that never reported."""
+
+    overrides: int = 0
+    users_known: int = 0
+    moved: int = 0
+    refused: int = 0
+    silent: int = 0
+    round_s: float = 0.0
+    age_s: Mapping[str, float] = field(default_factory=dict)
+    reports: Mapping[str, int] = field(default_factory=dict)
+
+
+class Residents:
+    """What is known of hot users and where they are sent. Not for two threads at once.
+
+    Parameters
+    ----------
+    limits
+        Of the overrides: number, time to live, bound.
+    """
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self._limits = limits or Limits()
+        self._rules = BookRules(forget_ms=self._limits.ttl_ms, speculative_ms=self._limits.speculative_ms)
+        self._book = ResidencyBook(self._rules)
+        self._instances: dict[str, _Instance] = {}
+        self._owners: list[str | None] = []
+        self._slots: dict[str, int] = {}
+        self._overrides: tuple[Override, ...] = ()
+        self._started: dict[str, str] = {}
+        self._gone: set[tuple[str, str]] = set()
+        self._table_changed = False
+        self._last = Chosen(users={})
+        self._outcomes: Tally[str] = Tally()
+
+    # -- what comes in -------------------------------------------------------------------------------------------------------
+
+    def follow(self, rows: Sequence[TableInstance], slots: Sequence[int]) -> None:
+        """Take over a table: its instances, and the index of each slot's owner (NOBODY for none)."""
+        known, self._instances = self._instances, {}
+        for row in rows:
+            self._instances[row.uid] = instance = known.get(row.uid) or _Instance(row)
+            instance.row = row
+        owners: list[str | None] = [None if owner == NOBODY else rows[owner].uid for owner in slots]
+        self._table_changed = self._table_changed or owners != self._owners
+        self._owners = owners
+        self._follow_starts()
+
+    def adopt(self, users: Mapping[str, str], *, now_ms: float) -> None:
+        """Take the overrides that a gateway holds (user key -> instance uid) for its own, of whatever start of the instances."""
+        until_ms = now_ms + self._limits.ttl_ms
+        self._overrides = tuple(
+            Override(user_key=key, instance_uid=uid, saved_ms=0.0, until_ms=until_ms) for key, uid in users.items()
+        )
+        self._started = dict.fromkeys(users.values(), _ANY_START)
+
+    def cursor_of(self, uid: str) -> int:
+        """What to ask the agent of an instance for; 0 for everything."""
+        instance = self._instances.get(uid)
+        return instance.cursor if instance is not None else 0
+
+    def heard(self, uid: str, report: ResidencyReport, *, now_ms: float) -> bool:
+        """Take a report of an instance's agent; say whether it is to be asked again, from the beginning."""
+        instance = self._instances.get(uid)
+        if instance is None or report.uid != uid:
+            self._outcomes["fenced"] += 1
+            return False
+        if report.start_id != instance.start_id:
+            self._outcomes["restarted"] += bool(instance.start_id)
+            instance.start_id, instance.generation, instance.cursor = report.start_id, -1, 0
+            instance.queue_ms = math.nan
+            self._follow_starts()
+        if report.since != instance.cursor and report.since != 0:
+            instance.cursor = 0  # it goes on from what another start had told
+            return True
+        instance.unreachable = 0 if report.load is None or report.load.reachable else instance.unreachable + 1
+        self._weigh_load(instance, report.load, now_ms)
+        if not instance.unreachable:
+            self._take(instance, report, now_ms)
+        return False
+
+    def _take(self, instance: _Instance, report: ResidencyReport, now_ms: float) -> None:
+        gone = [state.key for state in report.users if state.gone]
+        outcome = self._book.report(
+            uid=instance.row.uid,
+            start_id=report.start_id,
+            generation=report.generation,
+            cursor=report.cursor,
+            users=[_tokens(state) for state in report.users if not state.gone],
+            gone=gone,
+            now_ms=now_ms,
+            whole=report.since == 0,
+        )
+        self._outcomes[outcome.value.lower()] += 1
+        if outcome is Outcome.TAKEN:
+            if report.generation != instance.generation and instance.generation >= 0:
+                self._started.pop(instance.row.uid, None)  # emptied caches are no reason to be sent there
+            instance.generation, instance.cursor, instance.heard_ms = report.generation, report.cursor, now_ms
+            if self._gone:
+                self._gone.difference_update((state.key, instance.row.uid) for state in report.users)
+            self._gone.update((key, instance.row.uid) for key in gone)
+        else:
+            instance.cursor = 0
+
+    def missed(self) -> None:
+        """Note that an agent did not answer; nothing follows from it but that its users grow old."""
+        self._outcomes["missing"] += 1
+
+    def routed(self, user_key: str, uid: str, *, tokens: int, now_ms: float) -> None:
+        """Expect a user's state where a request of it was just sent, for a moment; for faces that see requests."""
+        self._book.routed(user_key, uid=uid, tokens=tokens, now_ms=now_ms)
+
+    def _weigh_load(self, instance: _Instance, load: InstanceLoad | None, now_ms: float) -> None:
+        instance.load = load
+        waits = math.nan
+        if load is not None and load.queue is not None:
+            waits = load.queue * (load.service_ms if load.service_ms is not None else 0.0)
+        if math.isfinite(waits):
+            kept = math.exp(-max(0.0, now_ms - instance.loaded_ms) / QUEUE_MEMORY_MS)
+            instance.queue_ms = waits if math.isnan(instance.queue_ms) else kept * instance.queue_ms + (1.0 - kept) * waits
+        instance.loaded_ms = now_ms
+
+    def _follow_starts(self) -> None:
+        self._book.follow({uid: instance.start_id for uid, instance in self._instances.items()})
+
+    # -- what comes of it ----------------------------------------------------------------------------------------------------
+
+    def choose(self, *, now_ms: float, down: Collection[str] = ()) -> Chosen:
+        """Weigh what is known and return who is sent elsewhere than its slot says.
+
+        Parameters
+        ----------
+        down
+            Uids of instances that the gateway itself finds not answering.
+        """
+        silent = self._book.silent(now_ms)
+        previous = [each for each in self._overrides if self._stands(each)]
+        rows = self._book.strays(now_ms, home=self._home, also=[each.user_key for each in previous])
+        known = self._book.users
+        facts = [self._facts(instance, down, silent) for instance in self._instances.values()]
+        plan = plan_overrides(
+            rows,
+            facts,
+            slot_owner=self._home,
+            limits=self._limits_for(facts, known),
+            now_ms=now_ms,
+            previous=previous,
+            silent=silent,
+            # Users whose slots have just changed owner are kept at their caches: those do not move.
+            allowance=None if self._table_changed else max(LEAST_MOVES, known // MOVES_ONE_IN),
+        )
+        self._table_changed = False
+        self._gone.clear()
+        self._overrides = plan.overrides
+        self._started = {uid: instance.start_id or self._started.get(uid, "") for uid, instance in self._instances.items()}
+        self._trim(known)
+        self._last = Chosen(
+            users={each.user_key: each.instance_uid for each in plan.overrides},
+            weighed=len(rows),
+            known=known,
+            moved=self._last.moved + plan.moved,
+            refused=plan.refused,
+            deferred=plan.deferred,
+            silent=len(silent),
+        )
+        return self._last
+
+    def view(self, *, now_ms: float) -> ResidentsView:
+        """Return what is shown to Prometheus."""
+        last = self._last
+        return ResidentsView(
+            overrides=len(last.users),
+            users_known=last.known,
+            moved=last.moved,
+            refused=last.refused,
+            silent=last.silent,
+            age_s={each.row.name: (now_ms - each.heard_ms) / 1000.0 for each in self._instances.values()},
+            reports=dict(self._outcomes),
+        )
+
+    def _stands(self, override: Override) -> bool:
+        """Whether the process that an override was made for is still the one that is there, and has not dropped its user."""
+        uid = override.instance_uid
+        instance = self._instances.get(uid)
+        if instance is None or (override.user_key, uid) in self._gone:
+            return False
+        return self._started.get(uid) in (instance.start_id, _ANY_START)
+
+    def _home(self, user_key: str) -> str | None:
+        slot = self._slots.get(user_key)
+        if slot is None:
+            slot = self._slots[user_key] = slot_of(user_key)
+        return self._owners[slot] if self._owners else None
+
+    def _trim(self, known: int) -> None:
+        if len(self._slots) > 2 * known + 1000:
+            self._slots.clear()
+
+    def _limits_for(self, facts: Iterable[InstanceFacts], known: int) -> Limits:
+        """The limits; where nobody says what a user brings along, what is in flight is shared out among all that are known."""
+        limits = self._limits
+        if limits.load_per_user is None:
+            in_flight = sum(fact.in_flight for fact in facts if math.isfinite(fact.in_flight))
+            limits = msgspec.structs.replace(limits, load_per_user=min(1.0, in_flight / max(1, known)))
+        return limits
+
+    def _facts(self, instance: _Instance, down: Collection[str], silent: Collection[str]) -> InstanceFacts:
+        row, load = instance.row, instance.load
+        lost = instance.unreachable >= UNREACHABLE_REPORTS or (row.uid in down and row.uid in silent)
+        nothing = InstanceLoad(reachable=True)
+        load = nothing if load is None or row.uid in silent else load
+        return InstanceFacts(
+            name=row.name,
+            uid=row.uid,
+            start_id=instance.start_id,
+            ready=row.state in (*_SERVING, InstanceState.DRAINING) and not lost,
+            draining=row.state is InstanceState.DRAINING or load.draining,
+            weight_percent=row.weight_percent,
+            in_flight=_or_nan(load.in_flight),
+            ms_per_token_recompute=_or_nan(load.ms_per_token),
+            ms_per_token_host=_or_nan(load.ms_per_token_host),
+            emb_overlap=_or_nan(load.emb_hit_percent) / 100.0,
+            ms_per_row=_or_nan(load.ms_per_row),
+            rows_per_request=_or_nan(load.rows_per_request),
+            refilling=load.refilling,
+            queue_ms=instance.queue_ms,
+        )
+
+
+def _tokens(state: UserState) -> Tokens:
+    return Tokens(user_key=state.key, hbm=state.tokens_hbm, host=state.tokens_host, ssd=state.tokens_ssd, age_ms=state.age_ms)
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else float(value)
