@@ -9,6 +9,7 @@ import logging
 import random
 import re
 import signal
+import ssl
 import sys
 import time
 from collections.abc import Sequence
@@ -23,7 +24,8 @@ from dataplane.picker import endpoints_file
 from dataplane.picker.chooser import PickLimits
 from dataplane.picker.endpoints_file import assignment_of
 from dataplane.picker.exchange import Edge
-from dataplane.picker.grpc_server import Health, handler, serving
+from dataplane.picker.http2_server import Health, serving
+from dataplane.picker.http2_server import Service as GrpcService
 from dataplane.picker.metrics import probes
 from dataplane.picker.picker import Picker
 from policies.routing.types import LoadBound
@@ -39,7 +41,7 @@ class Service:
 
     bind: str
     health_bind: str | None = None
-    tls: tuple[bytes, bytes] | None = None
+    tls: ssl.SSLContext | None = None
     endpoints_file: Path | None = None
     cluster: str = "pool"
 
@@ -80,13 +82,12 @@ async def run(picker: Picker, source: TableSource, service: Service) -> int:
         changed.set()
 
     picker.on_change = tell
-    await health.set(ready=False)
 
     def broken() -> None:
         picker.counts.broken += 1
 
     async with (
-        serving(handler(picker.exchange, on_broken=broken), health, service.bind, tls=service.tls) as port,
+        serving(GrpcService(picker.exchange, broken, health), service.bind, tls=service.tls) as port,
         probes(picker, service.health_bind) as health_url,
     ):
         tasks: list[asyncio.Task[object]] = [
@@ -120,7 +121,7 @@ async def _become_ready(picker: Picker, health: Health, changed: asyncio.Event, 
     while picker.unready():
         changed.clear()
         await changed.wait()
-    await health.set(ready=True)
+    health.ready = True
     sys.stdout.write(json.dumps({"ready": True, **where}) + "\n")
     sys.stdout.flush()
 
@@ -148,10 +149,15 @@ def _limits(options: argparse.Namespace) -> PickLimits:
     return PickLimits(bound=bound, most_in_flight=options.max_in_flight, endpoints=options.endpoints)
 
 
-def _tls(options: argparse.Namespace) -> tuple[bytes, bytes] | None:
+def _tls(options: argparse.Namespace) -> ssl.SSLContext | None:
     if bool(options.tls_key) != bool(options.tls_cert):
         raise ValueError("tls: key and certificate belong together")
-    return (Path(options.tls_key).read_bytes(), Path(options.tls_cert).read_bytes()) if options.tls_key else None
+    if not options.tls_key:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(options.tls_cert, options.tls_key)
+    return context
 
 
 def _parser() -> argparse.ArgumentParser:

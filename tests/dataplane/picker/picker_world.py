@@ -59,7 +59,7 @@ class Toy:
         self.name, self.port, self.served = name, 0, 0
         self.hold = asyncio.Event()
         self.hold.set()
-        self._held: set[asyncio.Transport] = set()
+        self.in_hand: set[asyncio.Transport] = set()
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
@@ -81,16 +81,16 @@ class Toy:
             runner, self._runner = self._runner, None
             for site in list(runner.sites):
                 await site.stop()
-            for transport in self._held:
+            for transport in self.in_hand:
                 transport.abort()
             self.hold.set()
             await runner.cleanup()
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         assert request.transport is not None
-        self._held.add(request.transport)
+        self.in_hand.add(request.transport)
         await self.hold.wait()
-        self._held.discard(request.transport)
+        self.in_hand.discard(request.transport)
         body = await request.read()
         self.served += 1
         if request.path == "/give-back":

@@ -1,0 +1,221 @@
+"""gRPC over the frames of `dataplane.picker.http2`: external processing, and the health service, on plain asyncio.
+
+A stream is an exchange; a message that has come is answered at once, inside the call that brought its bytes: a request costs no
+task, no queue and no switch. What came together leaves together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+from google.protobuf.message import DecodeError
+from grpc_health.v1 import health_pb2
+
+from dataplane.picker.exchange import Exchange
+from dataplane.picker.http2 import Connection, ConnectionBroken, Stream
+
+PROCESS = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
+CHECK = "/grpc.health.v1.Health/Check"
+READINESS = ("", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor")
+LIVENESS = "liveness"
+MAX_MESSAGE = 4 * 2**20
+MAX_CONNECTIONS = 1024
+OK, INVALID_ARGUMENT, NOT_FOUND, RESOURCE_EXHAUSTED, UNIMPLEMENTED = 0, 3, 5, 8, 12
+log = logging.getLogger("grfleet.picker")
+
+
+def _literal(name: bytes, value: bytes) -> bytes:
+    """A header field that leaves no trace in the peer's table (RFC 7541, 6.2.2)."""
+    return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
+
+
+_HEADERS = b"\x88" + _literal(b"content-type", b"application/grpc")
+_TRAILERS = {
+    code: _literal(b"grpc-status", b"%d" % code) for code in (OK, INVALID_ARGUMENT, NOT_FOUND, RESOURCE_EXHAUSTED, UNIMPLEMENTED)
+}
+
+
+@dataclass
+class Health:
+    """What the health service says: alive from the start, ready when told so."""
+
+    ready: bool = False
+
+    def answer(self, service: str) -> bytes | None:
+        """Return the answer to a check, None for a service that is not known."""
+        kinds = health_pb2.HealthCheckResponse
+        if service == LIVENESS:
+            status = kinds.SERVING
+        elif service in READINESS:
+            status = kinds.SERVING if self.ready else kinds.NOT_SERVING
+        else:
+            return None
+        return bytes(kinds(status=status).SerializeToString())
+
+
+@dataclass
+class Service:
+    """What connections share."""
+
+    open_exchange: Callable[[], Exchange]
+    on_broken: Callable[[], None]
+    health: Health
+    connections: set[GrpcProtocol] = field(default_factory=set)
+
+
+class GrpcProtocol(asyncio.Protocol):
+    """One connection of a gateway."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._connection = Connection(on_headers=self._open, on_data=self._data, on_end=self._end, on_reset=self._gone)
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if len(self._service.connections) >= MAX_CONNECTIONS:
+            transport.abort()
+            return
+        self._service.connections.add(self)
+        transport.write(self._connection.take())
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._service.connections.discard(self)
+        for stream in list(self._connection.streams.values()):
+            self._gone(stream)
+        self._connection.streams.clear()
+
+    def pause_writing(self) -> None:
+        """Take nothing in that would have to be answered, until the answers before have left."""
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        assert self._transport is not None
+        try:
+            self._connection.receive(data)
+        except ConnectionBroken as broken:
+            log.info("a connection is closed", extra={"why": str(broken)})
+            self._service.on_broken()
+            self._transport.write(self._connection.take())
+            self._transport.close()
+            return
+        out = self._connection.take()
+        if out:
+            self._transport.write(out)
+        if self._connection.closing and not self._connection.streams:
+            self._transport.close()
+
+    def goodbye(self) -> None:
+        """Take no further stream; close when those under way are over."""
+        if self._transport is not None:
+            self._connection.goodbye()
+            self._transport.write(self._connection.take())
+            if not self._connection.streams:
+                self._transport.close()
+
+    def abort(self) -> None:
+        """Hang up."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _open(self, stream: Stream) -> None:
+        if stream.path == PROCESS:
+            stream.owner = self._service.open_exchange()
+        elif stream.path != CHECK:
+            self._connection.finish(stream, _HEADERS + _TRAILERS[UNIMPLEMENTED])
+
+    def _data(self, stream: Stream) -> None:
+        incoming = stream.incoming
+        at, end = 0, len(incoming)
+        while end - at >= 5:
+            size = int.from_bytes(incoming[at + 1 : at + 5], "big")
+            if size > MAX_MESSAGE or incoming[at]:
+                self._refuse(stream, UNIMPLEMENTED if incoming[at] else RESOURCE_EXHAUSTED)
+                return
+            if end - at - 5 < size:
+                break
+            at += 5 + size
+            if not self._message(stream, bytes(incoming[at - size : at])):
+                return
+        del incoming[:at]
+
+    def _message(self, stream: Stream, message: bytes) -> bool:
+        """Answer one message; say whether the stream goes on."""
+        exchange = stream.owner
+        try:
+            if isinstance(exchange, Exchange):
+                answer = exchange.answer(message)
+            else:
+                answer = self._service.health.answer(health_pb2.HealthCheckRequest.FromString(message).service)
+                if answer is None:
+                    self._refuse(stream, NOT_FOUND)
+                    return False
+        except DecodeError:
+            self._service.on_broken()
+            self._refuse(stream, INVALID_ARGUMENT)
+            return False
+        if answer is not None:
+            self._connection.send(stream, _HEADERS, b"\x00" + len(answer).to_bytes(4, "big") + answer)
+        return stream.id in self._connection.streams
+
+    def _refuse(self, stream: Stream, code: int) -> None:
+        trailers = _TRAILERS[code]
+        self._connection.finish(stream, trailers if stream.started else _HEADERS + trailers)
+
+    def _end(self, stream: Stream) -> None:
+        self._connection.finish(stream, _TRAILERS[OK] if stream.started else _HEADERS + _TRAILERS[OK])
+
+    def _gone(self, stream: Stream) -> None:
+        exchange, stream.owner = stream.owner, None
+        if isinstance(exchange, Exchange):
+            exchange.close()
+
+
+@contextlib.asynccontextmanager
+async def serving(service: Service, bind: str, *, tls: ssl.SSLContext | None = None, grace_s: float = 5.0) -> AsyncIterator[int]:
+    """Serve inside the block; gives the port.
+
+    Parameters
+    ----------
+    tls
+        Context of a server; None serves plain text.
+    grace_s
+        How long requests under way may take at the end.
+
+    Raises
+    ------
+    OSError
+        When the address is taken or the system refuses it.
+    ValueError
+        When it is no `host:port`.
+    """
+    host, _, port = bind.rpartition(":")
+    if tls is not None:
+        tls.set_alpn_protocols(["h2"])
+    server = await asyncio.get_running_loop().create_server(
+        lambda: GrpcProtocol(service), host.strip("[]"), int(port), ssl=tls, backlog=1024
+    )
+    try:
+        yield int(server.sockets[0].getsockname()[1])
+    finally:
+        service.health.ready = False
+        server.close()
+        for connection in list(service.connections):
+            connection.goodbye()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                while service.connections:  # noqa: ASYNC110  # the last of a thousand closes at a moment that nobody signals
+                    await asyncio.sleep(0.02)
+        for connection in list(service.connections):
+            connection.abort()
