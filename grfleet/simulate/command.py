@@ -5,93 +5,58 @@ result says why); 130 interrupted, nothing written.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from grfleet.idle import refuse_idle
 from grfleet.inert import inert
+from grfleet.simulate.options import (
+    Accelerator,
+    AsJson,
+    Batching,
+    Candidates,
+    Duration,
+    Force,
+    HbmPolicyFile,
+    Instances,
+    Layers,
+    LevelName,
+    Lives,
+    LoadBehind,
+    Name,
+    OffloadQueue,
+    Out,
+    Pool,
+    Rate,
+    Routing,
+    RoutingName,
+    Seed,
+    SkipBad,
+    Trace,
+    Traces,
+    UserKeyFile,
+    Width,
+    Workers,
+)
 
 if TYPE_CHECKING:
     from grfleet.simulate.bars import Bars
     from grfleet.simulate.choice import Choice
     from grfleet.simulate.replayed import Replayed
     from grfleet.simulate.schema import OracleFound, Simulated
+    from grfleet.simulate.served import Served
     from grfleet.simulate.translate import Fleet
     from grfleet.simulate.wanted import Wanted
 
+T = TypeVar("T")
 NOT_TRUSTED = 3
 COMPILING = "half a minute of an idle core"
-_REQUESTS, _FLEET = "The requests", "The fleet, where the manifest does not say it"
 _OF_EVENT_LOGS: tuple[str, ...] = ("skip_bad", "candidates", "user_key_file")
 _OF_REGIMES: tuple[str, ...] = ("duration", "rate", "traces")
-
-
-class LevelName(StrEnum):
-    """Levels of detail; the names are those of the simulator."""
-
-    EXACT = "exact"
-    SAMPLED = "sampled"
-    SAMPLED_64 = "sampled-64"
-    REDUCED = "reduced"
-
-
-Trace = Annotated[
-    str,
-    typer.Option(
-        help="Event log (CSV or JSONL, plain or gzip), converted log, or steady, trend, burst.", rich_help_panel=_REQUESTS
-    ),
-]
-Pool = Annotated[
-    Path, typer.Option(help="Manifest of a GRServingPool, with its policies or without.", exists=True, dir_okay=False)
-]
-Out = Annotated[Path, typer.Option(help="Folder of result.json, summary.md and the plots.")]
-HbmPolicyFile = Annotated[
-    Path | None, typer.Option("--hbm-policy", help="Manifest of the HBMPolicy, unless the pool's file has it.", exists=True)
-]
-Name = Annotated[str | None, typer.Option(help="Which pool, where the file has several.")]
-Seed = Annotated[int, typer.Option(min=0, max=(1 << 63) - 1, help="Of everything that is drawn.")]
-Accelerator = Annotated[
-    str, typer.Option(help="Profile that comes with grfleet, or file of one (docs/physics.md).", rich_help_panel=_FLEET)
-]
-Layers = Annotated[int | None, typer.Option(min=1, max=1024, help="Layers of the model.", rich_help_panel=_FLEET)]
-Width = Annotated[int | None, typer.Option(min=1, max=1 << 16, help="Width of the model.", rich_help_panel=_FLEET)]
-Instances = Annotated[int | None, typer.Option(min=1, max=4096, help="Instead of what the pool says.", rich_help_panel=_FLEET)]
-SkipBad = Annotated[
-    bool, typer.Option("--skip-bad", help="Leave bad lines of an event log out and count them.", rich_help_panel=_REQUESTS)
-]
-Candidates = Annotated[
-    int | None, typer.Option(min=1, help="Items to rank where an event log says nothing.", rich_help_panel=_REQUESTS)
-]
-UserKeyFile = Annotated[
-    Path | None,
-    typer.Option(
-        help="Pool key: users of an event log get the slots of the pool.", exists=True, dir_okay=False, rich_help_panel=_REQUESTS
-    ),
-]
-Duration = Annotated[str, typer.Option(help="Length of steady, trend, burst.", rich_help_panel=_REQUESTS)]
-Rate = Annotated[
-    float,
-    typer.Option(
-        min=0.01, max=1e6, help="Requests a second of steady, trend, burst, all instances together.", rich_help_panel=_REQUESTS
-    ),
-]
-Traces = Annotated[
-    Path | None, typer.Option(help="Folder of the public traces; default: those of the checkout.", rich_help_panel=_REQUESTS)
-]
-LoadBehind = Annotated[
-    int | None,
-    typer.Option(min=0, max=100, help="Requests of whose rows so many percent hit do not wait for the rest.", metavar="PERCENT"),
-]
-Workers = Annotated[
-    int | None, typer.Option(min=1, max=1024, help="Processes; default: one a core. The result does not depend on it.")
-]
-Force = Annotated[bool, typer.Option("--force", help="Replace an older result.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print result.json on stdout.")]
 
 
 def simulate(
@@ -114,6 +79,10 @@ def simulate(
     level: Annotated[LevelName, typer.Option(help="How closely to look at embedding rows (docs/fleet.md).")] = LevelName.SAMPLED,
     warm_up: Annotated[str, typer.Option(help="What of the log only warms the caches: a share or a length of time.")] = "20%",
     load_behind: LoadBehind = None,
+    batching: Batching = None,
+    offload_queue: OffloadQueue = None,
+    routing: Routing = None,
+    life: Lives = None,
     workers: Workers = None,
     name: Name = None,
     accelerator: Accelerator = "a100",
@@ -143,6 +112,7 @@ def simulate(
         beside = _choice(wanted, "--baseline", baseline) if baseline is not None else fallback_of(choice)
         duration_ms = _traffic_ms(duration)
         _length_ms("--warm-up", warm_up, of_ms=0.0)
+        served = _served(batching, offload_queue, routing, life or [])
         _fits(context, trace)
         fleet = _fleet(wanted, accelerator, layers, width, instances, load_behind=load_behind)
         rules = _rules(skip_bad, candidates, user_key_file, duration_ms, rate, traces)
@@ -164,6 +134,7 @@ def simulate(
                 measured_from_ms=float(log.arrival_ms[0]) + left_out_ms,
                 workers=_workers(workers),
                 bars=bars,
+                served=served,
             )
         _deliver(result, out, force=force, as_json=as_json)
 
@@ -284,6 +255,27 @@ def _fleet(
         instances=instances,
         load_behind_percent=load_behind,
     )
+
+
+def _served(batching: str | None, offload_queue: str | None, routing: RoutingName | None, lives: list[str]) -> "Served":
+    """What the options say of serving; lives go with the operator's routing where no other is named."""
+    from grfleet.simulate import served
+
+    if lives and routing is None:
+        routing = RoutingName.TABLE
+    return served.Served(
+        batching=_parsed("--batching", served.batching_of, batching) if batching is not None else None,
+        offload_queue_bytes=_parsed("--offload-queue", served.queue_of, offload_queue) if offload_queue is not None else None,
+        routing=served.RoutingName(routing.value) if routing is not None else None,
+        lives=tuple(_parsed("--life", served.life_of, each) for each in lives),
+    )
+
+
+def _parsed(option: str, read: Callable[[str], T], text: str) -> T:
+    try:
+        return read(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
 
 
 def _tell_of_compiling(command: str, loops: Any) -> None:

@@ -106,6 +106,8 @@ def _page_of_run(result: Simulated) -> list[str]:
         _foretold(result),
         _prefixes(result),
         _defaulted(result),
+        _dropped(result),
+        _sent_elsewhere(result),
         *_end(result),
         f"level {result.level}, seed {result.seed}, digest `{result.digest}`",
     ]
@@ -140,6 +142,26 @@ def _defaulted(result: Simulated) -> str:
         return ""
     run, base = (figures.counts.get("rowsDefaulted", 0) for figures in (result.run, result.baseline))
     return f"Default vectors stood for {run:,} rows (baseline: {base:,}) that were loaded behind their requests."
+
+
+def _dropped(result: Simulated) -> str:
+    """How much was not copied to host memory, where what waits is bounded."""
+    if result.offload_queue_bytes is None:
+        return ""
+    run, base = (figures.counts.get("offloadDrops", 0) for figures in (result.run, result.baseline))
+    return f"{run:,} users left HBM without a copy because too much waited for the link (baseline: {base:,})."
+
+
+def _sent_elsewhere(result: Simulated) -> str:
+    """What a routing that decides cost in state left behind."""
+    if result.routing is None:
+        return ""
+    moved, users, retried = (result.run.counts[name] for name in ("requestsMoved", "usersMoved", "requestsRetried"))
+    missed = result.run.counts["tokensMissedAfterMoves"]
+    return (
+        f"Routing {result.routing.name}: {moved:,} requests of {users:,} users came to another instance than the last one of "
+        f"theirs, and did not find {missed:,} tokens there; {retried:,} were sent on from an instance that was gone."
+    )
 
 
 def _page_of_oracle(result: OracleFound) -> list[str]:

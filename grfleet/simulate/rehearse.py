@@ -1,10 +1,12 @@
 """One rehearsal: a policy and its baseline over the same requests, side by side, and whether to believe the figures."""
 
 import hashlib
+import math
 import platform
 from dataclasses import dataclass, replace
 from importlib import metadata
 
+from crds.routing_policy import RoutingPolicySpec
 from grfleet.simulate import schema
 from grfleet.simulate.bars import Bars
 from grfleet.simulate.choice import Choice
@@ -12,6 +14,7 @@ from grfleet.simulate.errors import BadInput
 from grfleet.simulate.figures import difference_of, figures_of, histogram_edges_ms
 from grfleet.simulate.predicted import Foretold, doubt_of
 from grfleet.simulate.replayed import Replayed
+from grfleet.simulate.served import Router, Served, router_of
 from grfleet.simulate.signals import Ahead, ahead_of
 from grfleet.simulate.translate import Fleet, refill_percent
 from grfleet.simulate.wanted import Wanted
@@ -20,9 +23,11 @@ from simulator.fleet.config import FleetConfig, Level
 from simulator.fleet.policies import FixedSplit
 from simulator.fleet.processes import ProcessLost
 from simulator.fleet.result import REQUESTS_FOR_P99, FleetResult
+from simulator.fleet.routing import Life
 from simulator.fleet.run import simulate
 from simulator.request_log import RequestLog
 
+NOTHING_SAID = Served()
 PROBED_PERCENTS = (5, 20, 35, 50, 65, 80, 95)
 FULL_PERCENT = 100.0
 _SAME = "policy and baseline are the same ({}), so nothing is compared; name another one with --policy or --baseline"
@@ -41,6 +46,7 @@ def rehearse(
     measured_from_ms: float,
     workers: int,
     bars: Bars,
+    served: Served = NOTHING_SAID,
 ) -> schema.Simulated:
     """Return the content of `result.json`: a policy beside its baseline.
 
@@ -52,6 +58,8 @@ def rehearse(
         Requests before it warm the caches and are not counted.
     workers : int
         Processes, where neither run decides anything on the way.
+    served : Served
+        What the command line says of serving.
 
     Raises
     ------
@@ -60,10 +68,12 @@ def rehearse(
     """
     log = replayed.log
     ahead = ahead_of(wanted, fleet, log)
-    fleet = ahead.reserved(fleet, wanted)
+    fleet = served.applied(ahead.reserved(fleet, wanted), wanted.routing)
+    router = router_of(served, fleet, log, policy=wanted.routing, seed=seed, ahead=ahead.rules is not None)
     both = _Both(
         log=log,
         fleet=fleet,
+        router=router,
         ahead=ahead,
         level=level,
         seed=seed,
@@ -76,7 +86,7 @@ def rehearse(
     same = _equal(choice, beside)
     result, figures = both.run(choice)
     baseline, base = (result, figures) if same else both.run(beside)
-    reasons, more_doubts = _reasons_for_distrust(log, fleet.config, fleet.owners, figures, seed=seed, bars=bars)
+    reasons, more_doubts = _reasons_for_distrust(log, fleet.config, router, figures, seed=seed, bars=bars)
     foretold = [
         doubt_of(each.prediction, policy=chosen.name, utilisation_percent=each.utilisation_percent)
         for chosen, each in (((choice, figures),) if same else ((choice, figures), (beside, base)))
@@ -112,6 +122,10 @@ def rehearse(
         policy=_policy_of(choice, fleet),
         pre_inference=_pre_inference_of(ahead),
         load_behind_percent=fleet.config.load_behind_percent,
+        batching=_batching_of(fleet.config),
+        offload_queue_bytes=fleet.config.offload_queue_bytes,
+        routing=_routing_of(router),
+        lives=_lives_of(router),
         measured_from_ms=round(measured_from_ms, 3),
         histogram_edges_ms=histogram_edges_ms().tolist(),
         run=figures,
@@ -131,6 +145,7 @@ class _Both:
 
     log: RequestLog
     fleet: Fleet
+    router: Router
     ahead: Ahead
     level: Level
     seed: int
@@ -144,13 +159,15 @@ class _Both:
         """Simulate the fleet under a policy."""
         agents = None if chosen.holds else Foretold(AgentSplit(chosen.intent()), from_ms=self.measured_from_ms)
         held = FixedSplit(interval_ms=float(self.watched_ms)) if self.watched_ms is not None else None
+        config = _config(self.fleet, chosen)
         try:
             made = simulate(
                 self.log,
-                _config(self.fleet, chosen),
+                config,
                 level=self.level,
                 split=agents or held,
-                routing=self.fleet.owners,
+                routing=self.router.routing(config),
+                lives=self.router.lives,
                 seed=self.seed,
                 measured_from_ms=self.measured_from_ms,
                 pre_infer=self.ahead.rules,
@@ -264,8 +281,40 @@ def _pre_inference_of(ahead: Ahead) -> schema.PreInference | None:
     )
 
 
+def _batching_of(config: FleetConfig) -> schema.Batching | None:
+    rules = config.batching
+    return schema.Batching(max_requests=rules.max_requests, window_ms=rules.window_ms) if rules is not None else None
+
+
+def _routing_of(router: Router) -> schema.Routing | None:
+    if router.served.routing is None:
+        return None
+    spec = router.policy or RoutingPolicySpec()
+    return schema.Routing(
+        name=router.served.routing.value,
+        max_moved_percent=spec.churn.max_moved_percent,
+        window_seconds=spec.churn.window_seconds,
+        warm_seconds=spec.warmup.max_seconds,
+        warm_hit_percent=spec.warmup.hit_percent,
+    )
+
+
+def _lives_of(router: Router) -> list[schema.Life]:
+    return [
+        schema.Life(
+            name=name,
+            joins_ms=life.joins_ms,
+            drains_ms=life.drains_ms if math.isfinite(life.drains_ms) else None,
+            dies_ms=life.dies_ms if math.isfinite(life.dies_ms) else None,
+            noticed_ms=life.noticed_ms,
+        )
+        for name, life in zip(router.fleet.names, router.lives or (), strict=False)
+        if life != Life()
+    ]
+
+
 def _reasons_for_distrust(
-    log: RequestLog, config: FleetConfig, owners: list[int], figures: schema.Figures, *, seed: int, bars: Bars
+    log: RequestLog, config: FleetConfig, router: Router, figures: schema.Figures, *, seed: int, bars: Bars
 ) -> tuple[list[str], list[str]]:
     """Why figures cannot be believed, and what else to know of an overload."""
     reasons, doubts = [], []
@@ -281,7 +330,7 @@ def _reasons_for_distrust(
             f"with pre-inferences instances are busy for {load + ahead:.0f} %: queues grow for as long as the log lasts"
         )
     if load is not None and load >= FULL_PERCENT:
-        percent, least = least_busy(log, config, owners, seed=seed, bars=bars)
+        percent, least = least_busy(log, config, router, seed=seed, bars=bars)
         if least >= FULL_PERCENT:
             reasons.append(
                 f"overload at every split: the load is {least:.0f} % of what the instances can do even at the best of"
@@ -292,11 +341,12 @@ def _reasons_for_distrust(
     return reasons, doubts
 
 
-def least_busy(log: RequestLog, config: FleetConfig, owners: list[int], *, seed: int, bars: Bars) -> tuple[int, float]:
+def least_busy(log: RequestLog, config: FleetConfig, router: Router, *, seed: int, bars: Bars) -> tuple[int, float]:
     """Return the fixed split with the lowest utilisation of some, at the reduced level, and that utilisation in percent."""
     progress, found = bars("is there a split that carries the load?"), []
     for place, percent in enumerate(PROBED_PERCENTS):
-        probed = simulate(log, replace(config, emb_percent=percent), level=Level.REDUCED, routing=owners, seed=seed)
+        probe = replace(config, emb_percent=percent)
+        probed = simulate(log, probe, level=Level.REDUCED, routing=router.routing(probe), lives=router.lives, seed=seed)
         found.append((probed.utilisation_percent() or 0.0, percent))
         progress(place + 1, len(PROBED_PERCENTS))
     least, percent = min(found)

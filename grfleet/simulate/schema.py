@@ -77,6 +77,27 @@ class PreInference(_Part, frozen=True, kw_only=True):
     life_ms: float
 
 
+class Batching(_Part, frozen=True, kw_only=True):
+    max_requests: int
+    window_ms: float
+
+
+class Routing(_Part, frozen=True, kw_only=True):
+    name: str
+    max_moved_percent: int
+    window_seconds: int
+    warm_seconds: int
+    warm_hit_percent: int
+
+
+class Life(_Part, frozen=True, kw_only=True):
+    name: str
+    joins_ms: float
+    drains_ms: float | None
+    dies_ms: float | None
+    noticed_ms: float
+
+
 class Hits(_Part, frozen=True, kw_only=True):
     hbm: float | None
     host: float | None
@@ -204,6 +225,10 @@ class Simulated(_Part, frozen=True, kw_only=True):
     policy: Policy
     pre_inference: PreInference | None
     load_behind_percent: int | None
+    batching: Batching | None
+    offload_queue_bytes: int | None
+    routing: Routing | None
+    lives: list[Life]
     measured_from_ms: float
     histogram_edges_ms: list[float]
     run: Figures

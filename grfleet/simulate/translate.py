@@ -20,6 +20,7 @@ from simulator.physics.sourced import ProfileError
 
 LAYERS = 8
 MOST_REFILL_PERCENT = 90
+STANDS_STILL = "routing: every instance is warm, nobody moves; RoutingPolicies have no effect without --routing"
 _PUBLISHED = {
     16_384: (HSTU_MTSERVE, "the published HSTU of MTServe"),
     32_768: (HSTU_PUBLISHED, "the published HSTU block"),
@@ -101,7 +102,7 @@ def fleet_of(
     assumptions = [
         f"accelerator: the profile {accelerator.name} (docs/physics.md says what of it is measured)",
         told,
-        "routing: every instance is warm, nobody moves; RoutingPolicies have no effect",
+        STANDS_STILL,
     ]
     hbm_bytes = parse_quantity(spec.memory.hbm_bytes)
     if hbm_bytes > 1.5 * accelerator.hbm_bytes:  # sizes of cards are rounded

@@ -7,6 +7,7 @@ from pathlib import Path
 from crds.hbm_policy import HBMPolicy, HBMPolicySpec
 from crds.instance import GRInstance, PreInfer
 from crds.preinference_policy import PreInferencePolicy, PreInferencePolicySpec
+from crds.routing_policy import RoutingPolicy, RoutingPolicySpec
 from crds.serving_pool import GRServingPool
 from grfleet.simulate.errors import BadInput
 from grfleet.simulate.manifests import Manifests, read_manifests
@@ -28,6 +29,8 @@ class Wanted:
         Where the policy of the split comes from, for people.
     pre_inference : PreInferencePolicySpec or None
         None where no file has the policy that the pool names.
+    routing : RoutingPolicySpec or None
+        None where no file has the policy that the pool names.
     capacity : tuple of PreInfer
         Slots and bytes of the pool's instances, where the file has GRInstances to which the cluster gave some.
     notes : tuple of str
@@ -39,6 +42,7 @@ class Wanted:
     hbm: HBMPolicySpec
     hbm_from: str
     pre_inference: PreInferencePolicySpec | None
+    routing: RoutingPolicySpec | None
     capacity: tuple[PreInfer, ...]
     notes: tuple[str, ...]
 
@@ -67,12 +71,14 @@ def wanted(pool_file: Path, *, name: str | None = None, hbm_file: Path | None = 
     notes = [f"{manifests.file.name}: not simulated: {each}" for each in manifests.others]
     hbm, hbm_from = _hbm(pool, manifests, read_manifests(hbm_file) if hbm_file is not None else None)
     pre_inference = [each for each in manifests.of(PreInferencePolicy) if each.metadata.name == pool.spec.policies.pre_inference]
+    routing = [each for each in manifests.of(RoutingPolicy) if each.metadata.name == pool.spec.policies.routing]
     return Wanted(
         file=pool_file,
         pool=pool,
         hbm=hbm,
         hbm_from=hbm_from,
         pre_inference=pre_inference[0].spec if pre_inference else None,
+        routing=routing[0].spec if routing else None,
         capacity=_capacity(pool, manifests),
         notes=tuple(notes),
     )

@@ -149,6 +149,8 @@ class TableRouting:
         Time between two plans.
     target_hit_percent, warm_ms : float
         Hit rate, in percent of the others', and age at which a new instance counts as warm.
+    names : sequence of str, optional
+        Of the instances, which place the users; `instance-0` and so on when absent.
 
     Attributes
     ----------
@@ -165,12 +167,14 @@ class TableRouting:
         interval_ms: float = 5000.0,
         target_hit_percent: float = 80.0,
         warm_ms: float = 600_000.0,
+        names: Sequence[str] | None = None,
     ) -> None:
         self.table: Table | None = None
         self.plans: list[tuple[float, TablePlan]] = []
         self._budget = budget or ChurnBudget()
         self._interval_ms = interval_ms
         self._target, self._warm_ms = target_hit_percent, warm_ms
+        self._names = names
         self._history: tuple[Move, ...] = ()
         self._weight: dict[int, int] = {}
         self._numbers = np.zeros(0, dtype=np.int64)
@@ -206,7 +210,8 @@ class TableRouting:
         state = MemberState.READY if weight >= FULL_WEIGHT_PERCENT else MemberState.WARMING
         if seen.presence is Presence.DRAINING:
             state = MemberState.DRAINING
-        return Member(name=f"instance-{seen.instance}", uid=str(seen.instance), state=state, weight_percent=weight)
+        name = f"instance-{seen.instance}" if self._names is None else self._names[seen.instance]
+        return Member(name=name, uid=str(seen.instance), state=state, weight_percent=weight)
 
     def _mean_hit(self, observations: Sequence[RoutingObservation]) -> float | None:
         """Mean hit rate of the instances that carry their full share."""
