@@ -10,6 +10,8 @@ import bench.estimator
 import bench.kwok
 import bench.operator
 import bench.oracle
+import bench.picker
+import bench.routing
 import bench.routing_ablation
 import bench.simulator
 import bench.tiers
@@ -25,6 +27,8 @@ BENCHMARKS = {
     "simulator": bench.simulator.run,
     "oracle": bench.oracle.run,
     "allocator": bench.allocator.run,
+    "picker": bench.picker.run,
+    "routing": bench.routing.run,
     "routing-ablation": bench.routing_ablation.run,
 }
 BY_HAND = {"kwok-large": bench.kwok.run_large}
