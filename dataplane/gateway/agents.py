@@ -222,7 +222,7 @@ class ResidencyLoop:
                 self._residents.missed()
                 log.warning("a report cannot be used", extra={"uid": answer.uid, "error": str(error)[:200]})
         chosen = self._residents.choose(now_ms=now_ms, down=down)
-        differs = chosen.users != held
+        differs = chosen.users is not self._chosen.users and chosen.users != held
         self.round_s = self._monotonic_s() - began_s
         return chosen, differs
 

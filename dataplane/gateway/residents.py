@@ -9,22 +9,27 @@ from __future__ import annotations
 
 import math
 from collections import Counter as Tally
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
+import numpy as np
 
 from contract.keys import slot_of
 from contract.residency import InstanceLoad, ResidencyReport, UserState
 from contract.table import NOBODY, InstanceState, TableInstance
+from policies.routing.bound import caps
 from policies.routing.overrides import plan_overrides
 from policies.routing.residency import BookRules, Outcome, ResidencyBook, Tokens
+from policies.routing.score import known_or_mean
 from policies.routing.types import InstanceFacts, Limits, Override
 
 UNREACHABLE_REPORTS = 2
 """Reports in a row that say that the engine does not answer, until nobody is sent there any more."""
-QUEUE_MEMORY_MS = 30_000.0
-"""Time constant of the average of what waits: users that are sent by the queue of a moment come in a herd."""
+LOAD_MEMORY_MS = 30_000.0
+"""Time constant of the averages of queue and requests in flight: users that are sent by those of a moment come in a herd."""
+WHOLE_MS = 30_000.0
+"""All users are weighed at least so often."""
 LEAST_MOVES = 100
 MOVES_ONE_IN = 50
 """In one round as many users move for what they save: one in so many of those known, and no fewer than `LEAST_MOVES`."""
@@ -45,6 +50,7 @@ class _Instance:
     loaded_ms: float = -math.inf
     unreachable: int = 0
     queue_ms: float = math.nan
+    in_flight: float = math.nan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +96,11 @@ class Residents:
         self._instances: dict[str, _Instance] = {}
         self._owners: list[str | None] = []
         self._slots: dict[str, int] = {}
-        self._overrides: tuple[Override, ...] = ()
+        self._overrides: dict[str, Override] = {}
         self._started: dict[str, str] = {}
+        self._emptied: set[str] = set()
+        self._who: list[tuple[str, str, bool, int]] = []
+        self._whole_ms = -math.inf
         self._gone: set[tuple[str, str]] = set()
         self._table_changed = False
         self._last = Chosen(users={})
@@ -113,9 +122,9 @@ class Residents:
     def adopt(self, users: Mapping[str, str], *, now_ms: float) -> None:
         """Take the overrides that a gateway holds (user key -> instance uid) for its own, of whatever start of the instances."""
         until_ms = now_ms + self._limits.ttl_ms
-        self._overrides = tuple(
-            Override(user_key=key, instance_uid=uid, saved_ms=0.0, until_ms=until_ms) for key, uid in users.items()
-        )
+        self._overrides = {
+            key: Override(user_key=key, instance_uid=uid, saved_ms=0.0, until_ms=until_ms) for key, uid in users.items()
+        }
         self._started = dict.fromkeys(users.values(), _ANY_START)
 
     def cursor_of(self, uid: str) -> int:
@@ -132,13 +141,13 @@ class Residents:
         if report.start_id != instance.start_id:
             self._outcomes["restarted"] += bool(instance.start_id)
             instance.start_id, instance.generation, instance.cursor = report.start_id, -1, 0
-            instance.queue_ms = math.nan
+            instance.queue_ms = instance.in_flight = math.nan
             self._follow_starts()
         if report.since != instance.cursor and report.since != 0:
             instance.cursor = 0  # it goes on from what another start had told
             return True
         instance.unreachable = 0 if report.load is None or report.load.reachable else instance.unreachable + 1
-        self._weigh_load(instance, report.load, now_ms)
+        self._average(instance, report.load, now_ms)
         if not instance.unreachable:
             self._take(instance, report, now_ms)
         return False
@@ -158,7 +167,7 @@ class Residents:
         self._outcomes[outcome.value.lower()] += 1
         if outcome is Outcome.TAKEN:
             if report.generation != instance.generation and instance.generation >= 0:
-                self._started.pop(instance.row.uid, None)  # emptied caches are no reason to be sent there
+                self._emptied.add(instance.row.uid)
             instance.generation, instance.cursor, instance.heard_ms = report.generation, report.cursor, now_ms
             if self._gone:
                 self._gone.difference_update((state.key, instance.row.uid) for state in report.users)
@@ -174,15 +183,14 @@ class Residents:
         """Expect a user's state where a request of it was just sent, for a moment; for faces that see requests."""
         self._book.routed(user_key, uid=uid, tokens=tokens, now_ms=now_ms)
 
-    def _weigh_load(self, instance: _Instance, load: InstanceLoad | None, now_ms: float) -> None:
-        instance.load = load
-        waits = math.nan
-        if load is not None and load.queue is not None:
-            waits = load.queue * (load.service_ms if load.service_ms is not None else 0.0)
-        if math.isfinite(waits):
-            kept = math.exp(-max(0.0, now_ms - instance.loaded_ms) / QUEUE_MEMORY_MS)
-            instance.queue_ms = waits if math.isnan(instance.queue_ms) else kept * instance.queue_ms + (1.0 - kept) * waits
-        instance.loaded_ms = now_ms
+    def _average(self, instance: _Instance, load: InstanceLoad | None, now_ms: float) -> None:
+        """Take the load of a report: as it is, but for what jumps from one moment to the next."""
+        kept = math.exp(-max(0.0, now_ms - instance.loaded_ms) / LOAD_MEMORY_MS)
+        instance.load, instance.loaded_ms = load, now_ms
+        if load is None:
+            return
+        instance.in_flight = _blend(instance.in_flight, _or_nan(load.in_flight), kept)
+        instance.queue_ms = _blend(instance.queue_ms, _or_nan(load.queue) * (load.service_ms or 0.0), kept)
 
     def _follow_starts(self) -> None:
         self._book.follow({uid: instance.start_id for uid, instance in self._instances.items()})
@@ -192,34 +200,44 @@ class Residents:
     def choose(self, *, now_ms: float, down: Collection[str] = ()) -> Chosen:
         """Weigh what is known and return who is sent elsewhere than its slot says.
 
+        A round weighs the users that have state elsewhere than where they are sent. The others have nothing to gain; they are
+        weighed too when that is not all there is to it: as instances come, go or restart, when one is above its bound, and now
+        and then.
+
         Parameters
         ----------
         down
             Uids of instances that the gateway itself finds not answering.
         """
         silent = self._book.silent(now_ms)
-        previous = [each for each in self._overrides if self._stands(each)]
-        rows = self._book.strays(now_ms, home=self._home, also=[each.user_key for each in previous])
-        known = self._book.users
         facts = [self._facts(instance, down, silent) for instance in self._instances.values()]
+        known = self._book.users
+        limits = self._limits_for(facts, known)
+        whole = self._must_weigh_all(facts, limits, now_ms)
+        kept = self._standing()
+        rows = self._book.strays(now_ms, home=self._home if whole else self._place_in(kept), also=kept if whole else ())
+        weighed = {row.user_key for row in rows}
+        apart = {} if whole else {key: each for key, each in kept.items() if key not in weighed}
         plan = plan_overrides(
             rows,
             facts,
             slot_owner=self._home,
-            limits=self._limits_for(facts, known),
+            limits=msgspec.structs.replace(limits, most=limits.most - len(apart)),
             now_ms=now_ms,
-            previous=previous,
+            previous=[each for key, each in kept.items() if key not in apart],
             silent=silent,
             # Users whose slots have just changed owner are kept at their caches: those do not move.
             allowance=None if self._table_changed else max(LEAST_MOVES, known // MOVES_ONE_IN),
         )
         self._table_changed = False
+        self._overrides = apart | {each.user_key: each for each in plan.overrides}
         self._gone.clear()
-        self._overrides = plan.overrides
-        self._started = {uid: instance.start_id or self._started.get(uid, "") for uid, instance in self._instances.items()}
-        self._trim(known)
+        self._started = {uid: each.start_id or self._started.get(uid, "") for uid, each in self._instances.items()}
+        if len(self._slots) > 2 * known + 1000:
+            self._slots.clear()
+        users = {key: each.instance_uid for key, each in self._overrides.items()}
         self._last = Chosen(
-            users={each.user_key: each.instance_uid for each in plan.overrides},
+            users=self._last.users if users == self._last.users else users,
             weighed=len(rows),
             known=known,
             moved=self._last.moved + plan.moved,
@@ -228,6 +246,42 @@ class Residents:
             silent=len(silent),
         )
         return self._last
+
+    def _must_weigh_all(self, facts: Sequence[InstanceFacts], limits: Limits, now_ms: float) -> bool:
+        """Whether users that are where their state is have to be looked at too."""
+        who = [(fact.uid, fact.start_id, fact.eligible, fact.weight_percent) for fact in facts]
+        changed = self._table_changed or who != self._who
+        self._who = who
+        load = known_or_mean(fact.in_flight for fact in facts)
+        weight = np.array([fact.weight_percent if fact.eligible else 0 for fact in facts], dtype=np.float64)
+        above = bool(np.any((weight > 0.0) & (load > caps(np.where(weight > 0.0, load, 0.0), weight, limits.bound))))
+        if not changed and not above and now_ms - self._whole_ms < min(WHOLE_MS, limits.ttl_ms / 10.0):
+            return False
+        self._whole_ms = now_ms
+        return True
+
+    def _standing(self) -> dict[str, Override]:
+        """Overrides whose process is still the one that they were made for, and has not dropped their user."""
+        for key, uid in self._gone:
+            each = self._overrides.get(key)
+            if each is not None and each.instance_uid == uid:
+                del self._overrides[key]
+        starts = {uid: instance.start_id for uid, instance in self._instances.items()}
+        stale = {uid for uid, start in self._started.items() if start != _ANY_START and starts.get(uid) != start}
+        stale |= {uid for uid in self._emptied if uid in starts} | (self._started.keys() - starts.keys())
+        self._emptied.clear()
+        if stale:
+            self._overrides = {key: each for key, each in self._overrides.items() if each.instance_uid not in stale}
+        return self._overrides
+
+    def _place_in(self, overrides: Mapping[str, Override]) -> Callable[[str], str | None]:
+        """Where a user is sent now."""
+
+        def place(user_key: str) -> str | None:
+            each = overrides.get(user_key)
+            return each.instance_uid if each is not None else self._home(user_key)
+
+        return place
 
     def view(self, *, now_ms: float) -> ResidentsView:
         """Return what is shown to Prometheus."""
@@ -242,23 +296,11 @@ class Residents:
             reports=dict(self._outcomes),
         )
 
-    def _stands(self, override: Override) -> bool:
-        """Whether the process that an override was made for is still the one that is there, and has not dropped its user."""
-        uid = override.instance_uid
-        instance = self._instances.get(uid)
-        if instance is None or (override.user_key, uid) in self._gone:
-            return False
-        return self._started.get(uid) in (instance.start_id, _ANY_START)
-
     def _home(self, user_key: str) -> str | None:
         slot = self._slots.get(user_key)
         if slot is None:
             slot = self._slots[user_key] = slot_of(user_key)
         return self._owners[slot] if self._owners else None
-
-    def _trim(self, known: int) -> None:
-        if len(self._slots) > 2 * known + 1000:
-            self._slots.clear()
 
     def _limits_for(self, facts: Iterable[InstanceFacts], known: int) -> Limits:
         """The limits; where nobody says what a user brings along, what is in flight is shared out among all that are known."""
@@ -280,7 +322,7 @@ class Residents:
             ready=row.state in (*_SERVING, InstanceState.DRAINING) and not lost,
             draining=row.state is InstanceState.DRAINING or load.draining,
             weight_percent=row.weight_percent,
-            in_flight=_or_nan(load.in_flight),
+            in_flight=math.nan if row.uid in silent else instance.in_flight,
             ms_per_token_recompute=_or_nan(load.ms_per_token),
             ms_per_token_host=_or_nan(load.ms_per_token_host),
             emb_overlap=_or_nan(load.emb_hit_percent) / 100.0,
@@ -293,6 +335,13 @@ class Residents:
 
 def _tokens(state: UserState) -> Tokens:
     return Tokens(user_key=state.key, hbm=state.tokens_hbm, host=state.tokens_host, ssd=state.tokens_ssd, age_ms=state.age_ms)
+
+
+def _blend(before: float, now: float, kept: float) -> float:
+    """The average with a share `kept` of what was before; what is not known now changes nothing."""
+    if math.isnan(now):
+        return before
+    return now if math.isnan(before) else kept * before + (1.0 - kept) * now
 
 
 def _or_nan(value: float | None) -> float:

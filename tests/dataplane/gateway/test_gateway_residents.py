@@ -255,6 +255,41 @@ def test_overrides_obey_the_bound_on_load() -> None:
     assert chosen.refused == len(keys) - 5
 
 
+def test_overrides_are_taken_back_from_an_instance_that_gets_above_its_bound() -> None:
+    fleet = Fleet(bound=LoadBound(percent=125.0, floor=4.0), load_per_user=0.5)
+    keys = [key for key in map(key_of, range(30)) if home_of(key) != "uid-a"][:4]
+    fleet.all_tell()
+    fleet.tell("uid-a", *(state(key) for key in keys))
+    assert len(fleet.choose().users) == 4
+    for _ in range(100):  # minutes, as what is in flight is averaged
+        fleet.tell("uid-a", in_flight=40)
+        fleet.tell("uid-b", in_flight=10)
+        fleet.tell("uid-c", in_flight=10)
+        chosen = fleet.choose(seconds=3.0)
+    assert chosen.users == {}
+
+
+def test_a_moment_of_load_moves_nobody(fleet: Fleet) -> None:
+    fleet.tell(AWAY, state(KEY))
+    fleet.choose()
+    fleet.tell(AWAY, in_flight=80)
+    assert fleet.choose().users == {KEY: AWAY}
+
+
+def test_a_round_weighs_only_users_that_have_state_where_they_are_not_sent(fleet: Fleet) -> None:
+    keys = [key_of(number) for number in range(300)]
+    for uid in fleet.starts:
+        fleet.tell(uid, *(state(key) for key in keys if elsewhere(key) == uid))
+    first = fleet.choose()
+    assert (first.weighed, len(first.users)) == (300, 300)
+    assert fleet.choose().weighed == 0
+    third = next(uid for uid in fleet.starts if uid not in (AWAY, home_of(KEY)))
+    fleet.tell(third, state(KEY, 9000))
+    again = fleet.choose()
+    assert (again.weighed, again.users[KEY], len(again.users)) == (2, third, 300)
+    assert fleet.choose(seconds=60.0).weighed == 301  # now and then all of them
+
+
 actions = st.lists(
     st.tuples(st.sampled_from(["tell", "gone", "restart", "lost", "choose", "wait"]), st.sampled_from(NAMES), st.integers(0, 30)),
     max_size=60,
