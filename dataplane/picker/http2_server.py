@@ -12,6 +12,7 @@ import logging
 import ssl
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from typing import cast
 
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
@@ -77,8 +78,7 @@ class GrpcProtocol(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
         if len(self._service.connections) >= MAX_CONNECTIONS:
             transport.abort()
             return

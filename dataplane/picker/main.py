@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import uvloop
+
 from contract.errors import ProtocolViolation
 from contract.sockets import CannotListen
 from dataplane.agent import logs
@@ -63,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         if service.endpoints_file is not None:
             service.endpoints_file.parent.mkdir(parents=True, exist_ok=True)
-        return asyncio.run(run(picker, source, service))
+        return uvloop.run(run(picker, source, service))
     except (CannotListen, OSError, ValueError) as error:
         sys.stderr.write(f"grfleet-picker: {error}\n")
         return 2
