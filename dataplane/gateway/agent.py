@@ -21,6 +21,7 @@ from dataplane.gateway.config import ConfigError, GatewayConfig, mark_of, render
 from dataplane.gateway.held import read_held
 from dataplane.gateway.metrics import GatewayView
 from dataplane.gateway.runtime_api import CommandRefused, RuntimeApi, RuntimeUnavailable, reload_haproxy
+from dataplane.gateway.servers import hosts_of
 from dataplane.gateway.tables import Fence, Held, HotUsers, Step, Want, is_older, lineage_of, plan, users_of, want_of
 
 log = logging.getLogger("grfleet.gateway")
@@ -90,6 +91,7 @@ class GatewayAgent:
         self._table: RoutingTable | None = None
         self._lineage = 0
         self._users: HotUsers | None = None if keep_users else HotUsers({})
+        self._addresses: Mapping[str, str] = {}
         self._want: Want | None = None
         self._held_users: Mapping[str, int] | None = None
         self._compared: tuple[Want, float, str] | None = None
@@ -144,7 +146,7 @@ class GatewayAgent:
         """
         lineage = lineage_of(uid)
         try:
-            want = want_of(table, self._users, lineage=lineage, before=self._want if self._users is not None else None)
+            want = self._want_of(table, lineage, before=self._want if self._users is not None else None)
         except ProtocolViolation:
             self.counts.tables_broken += 1
             raise
@@ -182,7 +184,25 @@ class GatewayAgent:
         limit = self.config.max_users
         self._users = HotUsers(dict(list(users.items())[:limit]) if len(users) > limit else dict(users))
         if self._table is not None:
-            self._set(want_of(self._table, self._users, lineage=self._lineage))
+            self._set(self._want_of(self._table, self._lineage))
+
+    def set_addresses(self, addresses: Mapping[str, str]) -> None:
+        """Replace the addresses of host names; an instance whose name has none is left out."""
+        if addresses == self._addresses:
+            return
+        self._addresses = dict(addresses)
+        if self._table is not None:
+            self._set(self._want_of(self._table, self._lineage))
+            self.write_files()
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """Host names in the table in force, for `set_addresses`."""
+        return hosts_of(self._table.instances) if self._table is not None else frozenset()
+
+    def _want_of(self, table: RoutingTable, lineage: int, *, before: Want | None = None) -> Want:
+        tls = self.config.ca_file is not None
+        return want_of(table, self._users, lineage=lineage, before=before, addresses=self._addresses, tls=tls)
 
     def heard(self) -> None:
         """Note that the source of tables answered, with a new table or without."""
@@ -288,7 +308,7 @@ class GatewayAgent:
             self._held_users = held.users
         if self._users is None and self._table is not None:
             self._users = HotUsers(users_of(held, want))
-            self._want = want = want_of(self._table, self._users, lineage=self._lineage)
+            self._want = want = self._want_of(self._table, self._lineage)
         older = is_older(held, want)
         overdue = self._draining.overdue(held, want, now_s=now_s, limit_s=self.config.drain_seconds)
         steps = plan(held, want, config=self.config, overdue=overdue)
@@ -335,7 +355,7 @@ class GatewayAgent:
             if self._process is not None:
                 self.counts.restarts_seen += 1
             self._process = process
-            self._held_users = self._compared = None
+            self._held = self._held_users = self._compared = None
         self._outdated = info.get("description") != self._mark
         if self._outdated:
             await self._reload()

@@ -65,6 +65,8 @@ class GatewayConfig:
         Whether a caller may choose by `x-gr-instance`.
     max_connections, threads, max_users
         Sizes of the process; `max_users` bounds the hot-user table.
+    ca_file
+        Certificates of the authorities that instances which speak TLS are verified by; None: such instances are left out.
     """
 
     pool_key: bytes = field(repr=False)
@@ -88,6 +90,7 @@ class GatewayConfig:
     answer_timeout_ms: int = 30_000
     drain_seconds: int = 60
     master_socket: Path | None = None
+    ca_file: Path | None = None
 
     @property
     def map_paths(self) -> tuple[Path, Path]:
@@ -119,7 +122,7 @@ def validate(config: GatewayConfig) -> None:
         _matching("check path", config.check_path, _HTTP_PATH)
     sockets = [("admin socket", config.admin_socket)]
     sockets += [("master socket", config.master_socket)] if config.master_socket is not None else []
-    for what, path in (*sockets, ("directory", config.directory)):
+    for what, path in (*sockets, ("directory", config.directory), *([("ca file", config.ca_file)] if config.ca_file else [])):
         _matching(what, str(path), _PATH)
     for what, path in sockets:
         if len(str(path)) > 90:
@@ -180,7 +183,8 @@ def mark_of(config: GatewayConfig) -> str:
 
 
 def _sections(config: GatewayConfig) -> tuple[str, ...]:
-    return _defaults(config), _peers(config), _tables(config), _frontend(config)
+    authorities = (_authorities(config),) if config.ca_file is not None else ()
+    return _defaults(config), _peers(config), *authorities, _tables(config), _frontend(config)
 
 
 def render_maps(servers: tuple[Server, ...]) -> tuple[str, str]:
@@ -223,6 +227,12 @@ def _defaults(config: GatewayConfig) -> str:
 def _peers(config: GatewayConfig) -> str:
     peers = config.peers or {config.local_peer: f"unix@{config.directory}/peer.sock"}
     return "\n".join(("peers gr_peers", *(f"  peer {name} {address}" for name, address in sorted(peers.items()))))
+
+
+def _authorities(config: GatewayConfig) -> str:
+    # A server that comes while HAProxy runs may only use authorities that its file has named.
+    return f"""backend gr_authorities
+  server none 127.0.0.1:1 ssl verify required ca-file {config.ca_file} disabled"""
 
 
 def _tables(config: GatewayConfig) -> str:
@@ -293,7 +303,12 @@ def _fleet(config: GatewayConfig, servers: tuple[Server, ...]) -> str:
 def server_options(server: Server, config: GatewayConfig) -> str:
     """What follows the address of a server, the same in the file and in `add server`."""
     inter = config.check_interval_ms
+    tls = ""
+    if server.tls:
+        # Of an instance known by its address alone only the authority is checked: HAProxy compares names.
+        named = f" verifyhost {server.host} sni str({server.host}) check-sni {server.host}" if server.host else ""
+        tls = f" ssl check-ssl verify required ca-file {config.ca_file}{named}"
     return (
         f"id {server.id} weight {server.weight_percent} check inter {inter}ms fastinter {max(50, inter // 5)}ms "
-        f"downinter {inter}ms fall 2 rise 2 observe layer4 error-limit 3 on-error mark-down"
+        f"downinter {inter}ms fall 2 rise 2 observe layer4 error-limit 3 on-error mark-down{tls}"
     )

@@ -26,11 +26,14 @@ from dataplane.gateway.config import ConfigError, GatewayConfig, validate
 from dataplane.gateway.follow import Published, TableSource, source_of
 from dataplane.gateway.health import probes
 from dataplane.gateway.hot_users import add_flags, loop_of
+from dataplane.gateway.resolve import HostBook, system_lookup
 
 log = logging.getLogger("grfleet.gateway")
 _FIRST_TABLE_S = 2.0
 _GENTLE_STOP_S = 5.0
 _KEY_PERIOD_S = 2.0
+_HOSTS_PERIOD_S = 15.0
+_LOOK_S = 0.2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -90,6 +93,17 @@ async def follow_key(agent: GatewayAgent, path: Path, *, period_s: float = _KEY_
                 log.warning("the pool key cannot be used, the one before stays", extra={"error": problem[:400]})
 
 
+async def follow_hosts(agent: GatewayAgent, book: HostBook, *, period_s: float = _HOSTS_PERIOD_S) -> None:
+    """Keep the addresses of the table's host names: look up new ones at once and all of them every `period_s`, for ever."""
+    due_s, last = 0.0, frozenset[str]()
+    while True:
+        hosts, now_s = agent.hosts, time.monotonic()
+        if hosts and (hosts != last or now_s >= due_s):
+            agent.set_addresses(await book.refresh(hosts))
+            due_s, last = now_s + period_s, hosts
+        await asyncio.sleep(_LOOK_S)
+
+
 def _offer(agent: GatewayAgent, published: Published) -> None:
     table = published.table
     try:
@@ -131,6 +145,7 @@ async def _serve(
     tasks: list[asyncio.Task[object]] = [
         asyncio.create_task(follow(agent, source)),
         asyncio.create_task(follow_key(agent, Path(options.pool_key))),
+        asyncio.create_task(follow_hosts(agent, HostBook(system_lookup, on_problem=lambda text: log.warning(text)))),
         asyncio.create_task(agent.run()),
         asyncio.create_task(stop.wait()),
         *(asyncio.create_task(each) for each in beside),
@@ -187,6 +202,7 @@ def _config(options: argparse.Namespace) -> GatewayConfig:
         directory=directory,
         id_header=options.id_header,
         key_id=options.key_id,
+        ca_file=Path(options.ca_file).absolute() if options.ca_file else None,
         bounded_load_percent=options.bounded_load_percent,
         peers=dict(_peer(text) for text in options.peer),
         local_peer=options.local_peer,
@@ -263,6 +279,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--peer", action="append", default=[], metavar="NAME=HOST:PORT", help="a replica, this one included; may be repeated")
     add("--local-peer", default="local", metavar="NAME", help="which of the peers this is; default %(default)s")
     add("--check-path", metavar="PATH", help="health check by HTTP, such as /gr/v1/ready; default: the port opens")
+    add("--ca-file", metavar="FILE", help="authorities that verify instances which speak https; default: those are left out")
     add("--ignore-choices", action="store_true", help="do not let callers choose an instance by x-gr-instance")
     add("--metrics-bind", metavar="HOST:PORT", help="HAProxy's Prometheus metrics, at /metrics")
     add("--health-bind", metavar="HOST:PORT", help="the agent's own /healthz, /readyz and /metrics (port 0: a free one)")

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import xxhash
 
 from contract.table import InstanceState, TableInstance
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+_HOST = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*\.?")
 _IDS = 2**31 - 1
 _SERVING = (InstanceState.READY, InstanceState.WARMING)
 
@@ -36,6 +37,8 @@ class Server:
         0 to 100; only the last resort, HAProxy's own hash, looks at it.
     draining_only
         Takes no new users; a caller that echoes its choice still reaches it.
+    tls
+        Speaks TLS; `host` is then the name in its certificate, empty when it is known by its address alone.
     """
 
     id: int
@@ -44,6 +47,8 @@ class Server:
     address: str
     weight_percent: int
     draining_only: bool = False
+    tls: bool = False
+    host: str = ""
 
     @property
     def label(self) -> str:
@@ -59,19 +64,29 @@ class Refused:
     reason: str
 
 
-def server_id(name: str, uid: str) -> int:
-    """Return the id of an instance."""
-    return 1 + xxhash.xxh64_intdigest(f"{name}\n{uid}".encode()) % _IDS
+def server_id(name: str, uid: str, *, how: str = "") -> int:
+    """Return the id of an instance; `how` it is spoken to, when not in plain HTTP, makes it another server."""
+    return 1 + xxhash.xxh64_intdigest(f"{name}\n{uid}{how}".encode()) % _IDS
 
 
-def servers_of(rows: Iterable[TableInstance]) -> tuple[dict[int, int], tuple[Server, ...], tuple[Refused, ...]]:
-    """Return the server id of each usable row (by its index in the table), the servers by id, and the rows left out."""
+def servers_of(
+    rows: Iterable[TableInstance], *, addresses: Mapping[str, str] | None = None, tls: bool = False
+) -> tuple[dict[int, int], tuple[Server, ...], tuple[Refused, ...]]:
+    """Return the server id of each usable row (by its index in the table), the servers by id, and the rows left out.
+
+    Parameters
+    ----------
+    addresses
+        IP address of each host name that is known.
+    tls
+        Whether instances may speak TLS.
+    """
     ids: dict[int, int] = {}
     servers: dict[int, Server] = {}
     refused: list[Refused] = []
     for index, row in enumerate(rows):
         try:
-            server = _server(row)
+            server = _server(row, addresses or {}, tls=tls)
         except ValueError as error:
             refused.append(Refused(row.name[:80], str(error)))
             continue
@@ -83,28 +98,60 @@ def servers_of(rows: Iterable[TableInstance]) -> tuple[dict[int, int], tuple[Ser
     return ids, tuple(servers[key] for key in sorted(servers)), tuple(refused)
 
 
-def _server(row: TableInstance) -> Server:
+def hosts_of(rows: Iterable[TableInstance]) -> frozenset[str]:
+    """Return the host names in the addresses of rows that are no IP addresses."""
+    found = set()
+    for row in rows:
+        try:
+            host = _parts(row.address).hostname or ""
+        except ValueError:
+            continue
+        if _HOST.fullmatch(host) is not None and not _is_ip(host):
+            found.add(host)
+    return frozenset(found)
+
+
+def _server(row: TableInstance, addresses: Mapping[str, str], *, tls: bool) -> Server:
     if _NAME.fullmatch(row.name) is None:
         raise ValueError("its name has characters that no HAProxy map holds")
+    parts = _parts(row.address)
+    secure = parts.scheme == "https"
+    if secure and not tls:
+        raise ValueError("its address speaks https, and no authority to verify it by was given")
+    port = parts.port if parts.port is not None else 443 if secure else 80
+    if port == 0:
+        raise ValueError("its address has port 0")
+    host = parts.hostname or ""
+    named = not _is_ip(host)
+    if named and (_HOST.fullmatch(host) is None or host not in addresses):
+        raise ValueError(f"its host {host[:80]!r} has no address, or none that is known yet")
+    ip = ipaddress.ip_address(addresses[host] if named else host)
+    how = f"\nhttps {host if named else ''}" if secure else ""
     return Server(
-        id=server_id(row.name, row.uid),
+        id=server_id(row.name, row.uid, how=how),
         name=row.name,
         uid=row.uid,
-        address=_address(row.address),
+        address=f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}",
         weight_percent=row.weight_percent,
         draining_only=row.state not in _SERVING,
+        tls=secure,
+        host=host if named else "",
     )
 
 
-def _address(url: str) -> str:
-    """`host:port` of an address or plain HTTP URL; the host is an IP address, as HAProxy adds no server by name."""
+def _parts(url: str) -> SplitResult:
+    """Scheme, host and port of an address; HAProxy is given no more."""
     parts = urlsplit(url if "//" in url else f"//{url}")
-    if parts.scheme not in ("", "http"):
-        raise ValueError(f"its address speaks {parts.scheme[:10]}, the gateway speaks http to instances")
+    if parts.scheme not in ("", "http", "https"):
+        raise ValueError(f"its address speaks {parts.scheme[:10]}, the gateway speaks http and https to instances")
     if parts.path not in ("", "/") or parts.query or parts.username is not None:
         raise ValueError("its address has more than a host and a port")
-    port = parts.port if parts.port is not None else 80
-    host = ipaddress.ip_address(parts.hostname or "")
-    if port == 0:
-        raise ValueError("its address has port 0")
-    return f"[{host}]:{port}" if host.version == 6 else f"{host}:{port}"
+    return parts
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -156,7 +156,15 @@ def lineage_of(uid: str) -> int:
     return xxhash.xxh32_intdigest(uid.encode()) if uid else 0
 
 
-def want_of(table: RoutingTable, users: HotUsers | None = None, *, lineage: int = 0, before: Want | None = None) -> Want:
+def want_of(
+    table: RoutingTable,
+    users: HotUsers | None = None,
+    *,
+    lineage: int = 0,
+    before: Want | None = None,
+    addresses: Mapping[str, str] | None = None,
+    tls: bool = False,
+) -> Want:
     """Return what HAProxy should hold for a table.
 
     Parameters
@@ -165,6 +173,8 @@ def want_of(table: RoutingTable, users: HotUsers | None = None, *, lineage: int 
         Hot users; those whose instance is not in the table, or drains, are left out.
     before
         What was made of the table before and the same `users`; spares a look at each of them.
+    addresses, tls
+        As of `servers_of`.
 
     Raises
     ------
@@ -174,7 +184,7 @@ def want_of(table: RoutingTable, users: HotUsers | None = None, *, lineage: int 
     packed = unpack_slots(table.slots, instances=len(table.instances))
     if is_tombstone(table):
         return EMPTY
-    ids, servers, refused = servers_of(table.instances)
+    ids, servers, refused = servers_of(table.instances, addresses=addresses, tls=tls)
     owners = {s.uid: s.id for s in servers if not s.draining_only}
     users = users or HotUsers({})
     touched = None

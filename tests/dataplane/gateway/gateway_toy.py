@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import ssl
 import sys
 
 
@@ -16,12 +17,14 @@ class Toy:
         self.served = 0
         self.attempts: list[str] = []
         self.drop_first_byte = False
+        self.tls: ssl.SSLContext | None = None
+        self.half_body = False
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[object]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def start(self, port: int = 0) -> "Toy":
-        self._server = await asyncio.start_server(self._connection, "127.0.0.1", port or self.port)
+        self._server = await asyncio.start_server(self._connection, "127.0.0.1", port or self.port, ssl=self.tls)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -56,8 +59,11 @@ class Toy:
                     await asyncio.sleep(self.delay_s)
                 self.served += 1
                 body = json.dumps({"me": self.name, "headers": headers}).encode()
-                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+                answer = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+                writer.write(answer[: -len(body) // 2] if self.half_body else answer)
                 await writer.drain()
+                if self.half_body:
+                    break
         self._writers.discard(writer)
         self._tasks.discard(task)
         writer.close()

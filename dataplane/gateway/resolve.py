@@ -1,0 +1,62 @@
+"""Addresses of instances that are known by host names: HAProxy takes only IP addresses for servers that come while it runs.
+
+A name that cannot be resolved keeps the address it had, and one that has several keeps the one in use while it is among them, so
+a name server that is away or shuffles its answers moves nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+
+Lookup = Callable[[str], Awaitable[Sequence[str]]]
+
+
+class HostBook:
+    """Remembers the address of each host name.
+
+    Parameters
+    ----------
+    lookup
+        Returns the IP addresses of a name; OSError when there are none.
+    on_problem
+        Told of a name without an address, once until it has one.
+    timeout_s
+        How long one look-up may take.
+    """
+
+    def __init__(self, lookup: Lookup, *, on_problem: Callable[[str], None], timeout_s: float = 5.0) -> None:
+        self._lookup = lookup
+        self._on_problem = on_problem
+        self._timeout_s = timeout_s
+        self._known: dict[str, str] = {}
+        self._failing: set[str] = set()
+
+    async def refresh(self, hosts: Collection[str]) -> Mapping[str, str]:
+        """Look all names up again and return the addresses that are known; names that are not asked for are forgotten."""
+        found = await asyncio.gather(*(self._one(host) for host in sorted(hosts)))
+        self._known = {host: address for host, address in zip(sorted(hosts), found, strict=True) if address is not None}
+        self._failing &= set(hosts)
+        return self._known
+
+    async def _one(self, host: str) -> str | None:
+        known = self._known.get(host)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                addresses = await self._lookup(host)
+        except (OSError, TimeoutError, UnicodeError) as error:
+            if host not in self._failing:
+                self._on_problem(f"{host}: {type(error).__name__} {error}; {known or 'no address'} stays")
+            self._failing.add(host)
+            return known
+        self._failing.discard(host)
+        if known in addresses or not addresses:
+            return known
+        return min(addresses)
+
+
+async def system_lookup(host: str) -> Sequence[str]:
+    """Addresses of a name as the system resolves it."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return [str(address[0]) for *_, address in found]

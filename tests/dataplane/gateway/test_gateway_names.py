@@ -1,0 +1,197 @@
+"""Instances known by host names and instances that speak TLS, behind a real HAProxy."""
+
+import datetime
+import ipaddress
+import random
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from gateway_world import Gateway, row, table, until
+
+from contract.table import TableInstance
+from dataplane.gateway.agent import GatewayAgent
+from dataplane.gateway.resolve import HostBook
+from dataplane.gateway.servers import hosts_of, servers_of
+
+DAY = datetime.timedelta(days=1)
+
+
+def named(name: str, address: str, *, uid: str = "") -> TableInstance:
+    plain = row(name, 81, uid=uid)
+    return TableInstance(name=name, uid=plain.uid, address=address, weight_percent=100, state=plain.state)
+
+
+def certificate(subject: str, folder: Path, signer: tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None = None) -> Path:
+    """A file with a certificate of `subject` and its key; signed by itself when there is no signer."""
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.UTC)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)])
+    built = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(signer[0].subject if signer else name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - DAY)
+        .not_valid_after(now + DAY)
+        .add_extension(x509.BasicConstraints(ca=signer is None, path_length=None), critical=True)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.DNSName(subject), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
+            critical=False,
+        )
+        .sign(signer[1] if signer else key, hashes.SHA256())
+    )
+    pem = built.public_bytes(serialization.Encoding.PEM)
+    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (folder / f"{subject}.pem").write_bytes(pem + private)
+    return folder / f"{subject}.pem"
+
+
+def signer_in(path: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    raw = path.read_bytes()
+    key = serialization.load_pem_private_key(raw, None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return x509.load_pem_x509_certificate(raw), key
+
+
+def context_of(path: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(path)
+    return context
+
+
+async def secured(make: Callable[..., Gateway], folder: Path, **subjects: str) -> Gateway:
+    """A gateway that trusts one authority, and toys with certificates of it; those of `other-authority` have another's."""
+    authority, other = certificate("authority", folder), certificate("other-authority", folder)
+    gateway = make(ca_file=authority, check_interval_ms=100)
+    gateway.agent._compare_s = 0.1
+    for name, subject in subjects.items():
+        toy = await gateway.toy(name)
+        await toy.kill()
+        toy.tls = context_of(certificate(subject, folder, signer_in(other if subject.startswith("foreign") else authority)))
+        await toy.start()
+    return gateway
+
+
+async def test_instances_that_speak_tls_are_verified_by_authority_and_name_live_and_from_the_file(
+    make: Callable[..., Gateway], tmp_path: Path
+) -> None:
+    gateway = await secured(make, tmp_path, a="a.test", b="other.test", c="foreign.test", d="d.test")
+    plain = await gateway.toy("e")
+    toys = gateway.toys
+    rows = [
+        named("a", f"https://a.test:{toys['a'].port}"),
+        named("b", f"https://b.test:{toys['b'].port}"),  # the certificate has another name
+        named("c", f"https://127.0.0.1:{toys['c'].port}"),  # from another authority
+        named("d", f"https://127.0.0.1:{toys['d'].port}"),
+        row("e", plain.port),
+    ]
+    await gateway.start_haproxy()
+    gateway.start_agent()
+    gateway.agent.set_addresses({"a.test": "127.0.0.1", "b.test": "127.0.0.1"})
+    await gateway.offer(table(1, rows))
+    await those_verified_answer(gateway)
+    await gateway.kill_haproxy()  # and once more with the servers of the file
+    await gateway.start_haproxy()
+    await until(lambda: gateway.agent.counts.restarts_seen == 1)
+    await those_verified_answer(gateway)
+
+
+async def those_verified_answer(gateway: Gateway) -> None:
+    await until(lambda: {"uid-b", "uid-c"} <= gateway.agent.down())
+    answers = [await gateway.ask(f"u{i}") for i in range(60)]
+    assert {answer.status for answer in answers} == {200}
+    assert {answer.me for answer in answers} == {"a", "d", "e"}
+
+
+def test_without_authorities_an_instance_that_speaks_tls_is_left_out() -> None:
+    assert len(servers_of([named("a", "https://10.0.0.1")])[1]) == 0
+    assert servers_of([named("a", "https://10.0.0.1")], tls=True)[1][0].address == "10.0.0.1:443"
+
+
+async def test_an_instance_known_by_name_is_served_once_it_has_an_address_and_moves_with_it(gateway: Gateway) -> None:
+    rows = [named("a", f"http://a.test:{gateway.toys['a'].port}"), *gateway.rows("b")]
+    assert gateway.agent.offer(table(1, rows))
+    await gateway.settle()
+    assert gateway.agent.hosts == {"a.test"}
+    assert {(await gateway.ask(f"u{i}")).me for i in range(20)} == {"b"}
+    gateway.agent.set_addresses({"a.test": "127.0.0.1"})
+    await gateway.settle()
+    assert {(await gateway.ask(f"u{i}")).me for i in range(20)} == {"a", "b"}
+    gateway.agent.set_addresses({"a.test": "127.0.0.2"})
+    await gateway.settle()
+    assert "127.0.0.2" in await _asked(gateway, "show servers state gr_fleet")
+
+
+async def _asked(gateway: Gateway, command: str) -> str:
+    await gateway.stop_agent()
+    answer = await gateway.agent._api.ask(command)
+    await gateway.agent._api.close()
+    return answer
+
+
+def test_names_and_ip_addresses_are_told_apart_and_what_is_neither_is_left_out() -> None:
+    rows = [
+        named(f"i{n}", address)
+        for n, address in enumerate(
+            ["http://a.test:1", "10.0.0.1:1", "https://b.test", "http://a_b:1", "http://-x:1", "ftp://c.test", "[::1]:1"]
+        )
+    ]
+    assert hosts_of(rows) == {"a.test", "b.test"}
+    _, servers, refused = servers_of(rows, addresses={"a.test": "10.0.0.2", "a_b": "10.0.0.3"})
+    assert {s.address for s in servers} == {"10.0.0.2:1", "10.0.0.1:1", "[::1]:1"}
+    assert len(refused) == 4
+
+
+def test_an_instance_that_goes_over_to_tls_or_another_name_is_another_server() -> None:
+    addresses = {"a.test": "10.0.0.1", "b.test": "10.0.0.1"}
+    ways = ["http://10.0.0.1", "https://10.0.0.1", "https://a.test", "https://b.test"]
+    ids = {servers_of([named("a", way)], addresses=addresses, tls=True)[1][0].id for way in ways}
+    assert len(ids) == 4
+
+
+class Names:
+    """A name server of the test."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, list[str]] = {}
+
+    async def __call__(self, host: str) -> Sequence[str]:
+        if host not in self.known:
+            raise OSError("no such name")
+        return self.known[host]
+
+
+async def test_a_name_server_that_is_away_or_shuffles_its_answers_moves_nobody() -> None:
+    names, problems = Names(), list[str]()
+    book = HostBook(names, on_problem=problems.append)
+    assert await book.refresh({"a"}) == {}
+    assert await book.refresh({"a"}) == {}
+    assert len(problems) == 1, "said once, not at every look"
+    names.known["a"] = ["10.0.0.2", "10.0.0.1"]
+    assert await book.refresh({"a"}) == {"a": "10.0.0.1"}
+    random.Random(1).shuffle(names.known["a"])
+    names.known["a"].append("10.0.0.0")
+    assert await book.refresh({"a"}) == {"a": "10.0.0.1"}
+    del names.known["a"]
+    assert await book.refresh({"a"}) == {"a": "10.0.0.1"}
+    names.known["a"] = ["10.0.0.9"]
+    assert await book.refresh({"a"}) == {"a": "10.0.0.9"}
+    assert await book.refresh({"b"}) == {}
+
+
+@pytest.mark.parametrize("changes", [{"ca_file": Path("/tmp/a b")}])
+def test_a_path_of_authorities_that_is_more_than_a_word_is_refused(
+    make: Callable[..., Gateway], changes: dict[str, object]
+) -> None:
+    from dataplane.gateway.config import ConfigError
+
+    gateway = make()
+    with pytest.raises(ConfigError):
+        GatewayAgent(replace(gateway.config, **changes), monotonic_s=lambda: 0.0).write_files()  # type: ignore[arg-type]  # the test's own
