@@ -14,6 +14,7 @@ from pydantic import Field, Strict
 from contract.engine import MAX_PRE_INFER_SLOTS
 from crds.instance import Forecast
 from crds.kind import AGE, Column, Kind, Scale, condition_path
+from crds.pool_fronts import InferencePoolSeen
 from crds.pool_instances import MAX_REPLICAS, Instances, Replicas
 from crds.pool_rollout import PoolRollout
 from crds.types import (
@@ -23,6 +24,7 @@ from crds.types import (
     DecimalString,
     Int64,
     LabelName,
+    ListMap,
     ObjectName,
     Percent,
     PercentString,
@@ -251,6 +253,8 @@ class GRServingPoolStatus(ApiModel):
     """Pre-inference capacity of the pool, and how well it does."""
     forecast: Forecast | None = None
     """What the strategy would change, mean over the instances; only while it is in Shadow and predicts a P99."""
+    inference_pools: Annotated[tuple[InferencePoolSeen, ...], Field(max_length=16), ListMap("name")] = ()
+    """InferencePools of the Gateway API that select pods of this pool; looked at once a minute, where that kind is installed."""
     rollout: PoolRollout | None = None
     """The last change of strategy or model that needed canaries, and how far it has come."""
     conditions: Conditions = ()

@@ -10,6 +10,7 @@ from controllers.pace import Restraint, WriteTimes
 from controllers.parsed import ParsedObjects
 from controllers.pool.decide import decide
 from controllers.pool.execute import execute
+from controllers.pool.fronts import InferencePools
 from controllers.pool.observe import Observation, observe
 from controllers.pool.pod_world import look_at_pods
 from controllers.pool.resident import resident_bytes
@@ -40,6 +41,7 @@ class PoolLoop:
         self._writes = WriteTimes()
         self._restraint = Restraint()
         self._memory = WorkloadMemory()
+        self._inference_pools = InferencePools()
 
     def keys_for(self, event: WatchEvent, store: Store) -> Iterable[Key]:
         """The pools that an event concerns, as far as they exist."""
@@ -55,6 +57,8 @@ class PoolLoop:
         began_s = ctx.clock.monotonic()
         if wait := self._restraint.seconds_left(key, now_s=began_s):
             return Result(wait)
+        await self._inference_pools.refresh(ctx, key.namespace)
+        began_s = ctx.clock.monotonic()  # waiting for an answer is no work
         seen = self._observe(key, ctx)
         if seen is None:
             for memory in (self._writes, self._restraint, self._memory):
@@ -69,7 +73,9 @@ class PoolLoop:
         if written:
             self._writes.note(key, now_s=ctx.clock.monotonic())
         await self._publisher.ensure(ctx, key.namespace)
-        waits = (plan.requeue_after, self._memory.seconds_to_retry(key, now_s=ctx.clock.monotonic()))
+        now_s = ctx.clock.monotonic()
+        fronts = self._inference_pools.seconds_to_look(key.namespace, now_s=now_s) if seen.world is not None else None
+        waits = (plan.requeue_after, self._memory.seconds_to_retry(key, now_s=now_s), fronts)
         return Result(min((wait for wait in waits if wait is not None), default=None))
 
     def _observe(self, key: Key, ctx: Context) -> Observation | None:
@@ -88,5 +94,6 @@ class PoolLoop:
                 refusal=self._memory.refusal(key, now_s=now_s),
                 applied=self._memory.applied(key),
                 quiet_seconds=partial(self._memory.quiet_seconds, key, now_s=now_s),
+                inference_pools=self._inference_pools.of(key.namespace),
             ),
         )

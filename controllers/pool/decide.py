@@ -181,7 +181,17 @@ def _pace(seen: Observation, status: Mapping[str, Any]) -> tuple[float, bool]:
 
 
 OWN_FIELDS = frozenset(
-    {"observedGeneration", "replicas", "selector", "instances", "embPercent", "p99Ms", "sloPercent", "strategyInForce"}
+    {
+        "observedGeneration",
+        "replicas",
+        "selector",
+        "instances",
+        "embPercent",
+        "p99Ms",
+        "sloPercent",
+        "strategyInForce",
+        "inferencePools",
+    }
 )
 
 

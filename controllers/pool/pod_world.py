@@ -14,6 +14,7 @@ from typing import Any
 from controllers.holder import Holder, holder_of
 from controllers.lookup import Found, routing_policy_of
 from controllers.parsed import ParsedObjects
+from controllers.pool.fronts import fronts_of
 from controllers.pool.pods import Pod, adopted_labels, carries, is_managed, pods_of
 from controllers.pool.workload import AgentImage
 from controllers.runtime.loop import Context
@@ -74,6 +75,8 @@ class PodWorld:
         Bytes of cached state by uid of the GRInstance, where they were measured a short while ago.
     quiet_seconds
         For how long this process has seen the Deployment as it is.
+    fronts
+        The InferencePools that select its pods, as the pool's status has them.
     """
 
     pods: tuple[Pod, ...] = ()
@@ -87,6 +90,7 @@ class PodWorld:
     refusal: Refusal | None = None
     applied: Applied | None = None
     quiet_seconds: float = 0.0
+    fronts: tuple[Mapping[str, Any], ...] = ()
 
 
 def look_at_pods(
@@ -100,6 +104,7 @@ def look_at_pods(
     refusal: Refusal | None,
     applied: Applied | None,
     quiet_seconds: Callable[[Object | None], float] = lambda _: 0.0,
+    inference_pools: Iterable[Object] = (),
 ) -> PodWorld | None:
     """Read the world of a pool of pods; None for an external pool."""
     if pool.spec.instances.external is not None:
@@ -120,6 +125,7 @@ def look_at_pods(
         refusal=refusal,
         applied=applied,
         quiet_seconds=quiet_seconds(deployment),
+        fronts=tuple(fronts_of(key, pods, inference_pools, store)),
     )
 
 

@@ -43,6 +43,8 @@ def summary(seen: Observation) -> dict[str, Any]:
     strategies = Counter(m.status.strategy_in_force for m in models if m.status.strategy_in_force)
     if strategies:
         fields["strategyInForce"] = min(strategies, key=lambda strategy: (-strategies[strategy], strategy))
+    if seen.world is not None and seen.world.fronts:
+        fields["inferencePools"] = [dict(front) for front in seen.world.fronts]
     return fields
 
 

@@ -89,6 +89,7 @@ DEPLOYMENTS = ResourceType("apps", "v1", "deployments", "Deployment")
 DISRUPTION_BUDGETS = ResourceType("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 LEASES = ResourceType("coordination.k8s.io", "v1", "leases", "Lease")
 EVENTS = ResourceType("events.k8s.io", "v1", "events", "Event")
+INFERENCE_POOLS = ResourceType("inference.networking.k8s.io", "v1", "inferencepools", "InferencePool")
 ACCESS_REVIEWS = ResourceType("authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview")
 
 

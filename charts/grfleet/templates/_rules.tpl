@@ -138,6 +138,12 @@ rules:
       - create
       - patch
   - apiGroups:
+      - inference.networking.k8s.io
+    resources:
+      - inferencepools
+    verbs:
+      - list
+  - apiGroups:
       - events.k8s.io
     resources:
       - events

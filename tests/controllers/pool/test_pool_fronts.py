@@ -1,0 +1,154 @@
+"""InferencePools in front of a pool: what is said of each, and that their absence costs nothing and fails nobody."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from pod_objects import raw_pod
+
+from controllers.pool.fronts import ABSENT_SECONDS, LOOK_SECONDS, InferencePools, fronts_of
+from controllers.pool.pods import Pod
+from controllers.runtime.errors import Forbidden, ReconcileError, Transient
+from controllers.runtime.kube import Page
+from controllers.runtime.loop import Context
+from controllers.runtime.resources import INFERENCE_POOLS, PODS, POOL_LABEL, Key
+from controllers.runtime.store import Store
+from crds.pool_fronts import InferencePoolSeen
+
+KEY = Key("team", "pool")
+
+
+def front(name: str = "front", *, labels: Any = None, port: Any = 8000, **spec: Any) -> dict[str, Any]:
+    selector = {"matchLabels": {POOL_LABEL: "pool"} if labels is None else labels}
+    ports = [{"number": port}]
+    return {"metadata": {"name": name, "namespace": "team"}, "spec": {"selector": selector, "targetPorts": ports, **spec}}
+
+
+def said(*found: dict[str, Any], others: tuple[dict[str, Any], ...] = (), terminating: bool = False) -> list[dict[str, Any]]:
+    store = Store([PODS])
+    own = [
+        raw_pod("pool-a", labels={"zone": "a", "tier": "gr"}),
+        raw_pod("pool-b", labels={"zone": "b", "tier": "gr"}, terminating=terminating),
+    ]
+    for each in (*own, *others):
+        store.observe(PODS, "ADDED", each)
+    pods = [Pod(pod) for pod in store.in_namespace(PODS, "team") if pod["metadata"]["name"].startswith("pool-")]
+    fronts = fronts_of(KEY, pods, found, store)
+    for each in fronts:
+        InferencePoolSeen.model_validate(each)
+    return fronts
+
+
+def states(*found: dict[str, Any], **more: Any) -> list[str]:
+    return [str(each["state"]) for each in said(*found, **more)]
+
+
+def test_one_that_selects_all_pods_of_the_pool_at_their_port_fits_and_its_picker_is_named() -> None:
+    picker = {"name": "ranker-picker", "port": {"number": 9002}}
+    assert said(front(endpointPickerRef=picker)) == [
+        {"name": "front", "state": "Fits", "picker": "ranker-picker", "ports": [8000]}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("found", "state"),
+    [
+        (front(labels={"zone": "a"}), "MissesPods"),
+        (front(port=9000), "PortDiffers"),
+        (front(labels={"tier": "gr"}), "SelectsOtherPods"),
+    ],
+    ids=["some of them", "another port", "somebody else's too"],
+)
+def test_one_that_does_not_fit_says_why(found: dict[str, Any], state: str) -> None:
+    assert states(found, others=(raw_pod("other", pool=None, labels={"tier": "gr"}),)) == [state]
+
+
+def test_a_pod_that_leaves_is_missed_by_nobody() -> None:
+    assert states(front(labels={"zone": "a"}), terminating=True) == ["Fits"]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        front(labels={}),
+        front(labels={"zone": "c"}),
+        {"metadata": {"name": "x"}},
+        {"metadata": {"name": "x"}, "spec": None},
+        {"metadata": {"name": "x"}, "spec": {"selector": "all"}},
+    ],
+)
+def test_one_that_selects_nobody_or_looks_odd_is_not_mentioned(odd: dict[str, Any]) -> None:
+    assert said(odd) == []
+
+
+def test_an_odd_port_or_picker_breaks_nothing() -> None:
+    assert states(front(port="http", endpointPickerRef="x")) == ["PortDiffers"]
+
+
+def test_they_come_in_the_order_of_their_names_and_no_more_than_the_status_holds() -> None:
+    found = said(*(front(f"f{number:02d}") for number in range(20, 0, -1)))
+    assert [each["name"] for each in found] == [f"f{number:02d}" for number in range(1, 17)]
+
+
+class Api:
+    """Answers discovery and lists as the test says, and counts what it was asked."""
+
+    def __init__(self) -> None:
+        self.served_plurals, self.fails, self.asked = frozenset({INFERENCE_POOLS.plural}), None, list[str]()
+        self.now_s = 1000.0
+        clock = SimpleNamespace(monotonic=lambda: self.now_s)
+        self.ctx = cast(Context, SimpleNamespace(kube=self, clock=clock))
+
+    fails: ReconcileError | None
+
+    async def served(self, group: str, version: str) -> frozenset[str]:
+        self.asked.append("discover")
+        return self.served_plurals
+
+    async def list(self, resource: Any, namespace: str | None, *, limit: int) -> AsyncIterator[Page]:
+        self.asked.append("list")
+        if self.fails is not None:
+            raise self.fails
+        yield Page((front(),), "1")
+
+
+async def test_where_the_kind_is_missing_one_question_in_ten_minutes_is_asked_and_nothing_is_found() -> None:
+    api, book = Api(), InferencePools()
+    api.served_plurals = frozenset()
+    for _ in range(5):
+        await book.refresh(api.ctx, "team")
+    assert api.asked == ["discover"]
+    assert book.of("team") == ()
+    assert book.seconds_to_look("team", now_s=api.now_s) is None
+    api.now_s += ABSENT_SECONDS + 1
+    api.served_plurals = frozenset({INFERENCE_POOLS.plural})
+    await book.refresh(api.ctx, "team")
+    assert len(book.of("team")) == 1
+
+
+async def test_where_it_is_served_each_namespace_is_looked_at_once_a_minute() -> None:
+    api, book = Api(), InferencePools()
+    for _ in range(3):
+        await book.refresh(api.ctx, "team")
+    assert api.asked == ["discover", "list"]
+    assert book.seconds_to_look("team", now_s=api.now_s) == LOOK_SECONDS
+    api.now_s += LOOK_SECONDS
+    await book.refresh(api.ctx, "team")
+    assert api.asked.count("list") == 2
+
+
+async def test_a_refusal_ends_the_looking_and_an_outage_leaves_what_was_seen() -> None:
+    api, book = Api(), InferencePools()
+    await book.refresh(api.ctx, "team")
+    api.now_s += LOOK_SECONDS
+    api.fails = Transient("ConnectionLost", "cut")
+    await book.refresh(api.ctx, "team")
+    assert len(book.of("team")) == 1
+    api.now_s += LOOK_SECONDS
+    api.fails = Forbidden("Forbidden", "no")
+    await book.refresh(api.ctx, "team")
+    assert book.of("team") == ()
+    assert book.seconds_to_look("team", now_s=api.now_s) is None
