@@ -88,9 +88,10 @@ class Release:
         return done.stdout
 
     def _values(self) -> str:
-        return ",".join([*self._image("image", "operator"), *self._image("agent.image", "agent")])
+        return ",".join([*self.image_values("image", "operator"), *self.image_values("agent.image", "agent")])
 
-    def _image(self, value: str, image: str) -> list[str]:
+    def image_values(self, value: str, image: str) -> list[str]:
+        """Values that name one of the images at a place of the chart."""
         name, _, digest = self.images[image].partition("@")
         repository, _, tag = (name, "", "") if digest else name.rpartition(":")
         which = f"{value}.digest={digest}" if digest else f"{value}.tag={tag}"

@@ -22,7 +22,8 @@ PER_SECOND = 30
 class Counts:
     """Requests since the start of the client, and the answers of each instance.
 
-    `refused` and `slow` were answered by the next owner, if not `failed` as well.
+    `refused` and `slow` were answered by the next owner, if not `failed` as well. `elsewhere` were answered through a gateway by
+    another instance than the table in force names.
     """
 
     sent: int
@@ -30,6 +31,7 @@ class Counts:
     refused: int
     slow: int
     failed: int
+    elsewhere: int
     generation: int
     instances: dict[str, int]
     problems: dict[str, str]
@@ -81,10 +83,10 @@ class Traffic:
 
 
 @contextmanager
-def traffic(pool: Pool) -> Iterator[Traffic]:
-    """Send requests to a pool while entered."""
+def traffic(pool: Pool, *, gateway: str = "") -> Iterator[Traffic]:
+    """Send requests to a pool while entered: to its instances, or all to the URL of a gateway."""
     release, namespace = pool.release, pool.namespace
-    release.apply(*_rights(namespace), _program(namespace), _pod(pool))
+    release.apply(*_rights(namespace), _program(namespace), _pod(pool, gateway))
     try:
         running = Traffic(pool)
         running.until(lambda counts: counts.answered > 0)
@@ -116,13 +118,13 @@ def _program(namespace: str) -> Object:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": _NAME, "namespace": namespace}, "data": data}
 
 
-def _pod(pool: Pool) -> Object:
+def _pod(pool: Pool, gateway: str) -> Object:
     images = pool.release.images
     container = {
         "name": "client",
         "image": images["engine"],  # any image with grfleet.client
         "imagePullPolicy": images.pull_policy,
-        "command": ["python3", f"/client/{_CLIENT.name}", pool.namespace, "ranker", str(PER_SECOND)],
+        "command": ["python3", f"/client/{_CLIENT.name}", pool.namespace, "ranker", str(PER_SECOND), *filter(None, [gateway])],
         "securityContext": RESTRICTED,
         "volumeMounts": [{"name": "client", "mountPath": "/client", "readOnly": True}],
     }

@@ -1,8 +1,9 @@
 """A caller of a pool, run in a pod of its own: it follows the published table with `grfleet.client` and sends ranking requests.
 
 It knows nothing but the pool's name; instances come and go in the table. A request that fails goes once to the next owner, as
-ranking is idempotent; what made it fail, a busy machine (slow) or an instance that is not there (refused), is counted apart. Each
-second one line of JSON says what has happened since the start.
+ranking is idempotent; what made it fail, a busy machine (slow) or an instance that is not there (refused), is counted apart. Told
+of a gateway, it sends everything there with the raw user id and tries nothing twice; then the table only says who should have
+answered, and answers of others are counted (elsewhere). Each second one line of JSON says what has happened since the start.
 """
 
 import asyncio
@@ -32,18 +33,20 @@ TIMEOUT = httpx.Timeout(20.0, connect=5.0)  # a busy machine is slow, and that i
 class Caller:
     """Sends requests at a steady rate and counts what comes back."""
 
-    def __init__(self, router: Router, engines: httpx.AsyncClient) -> None:
+    def __init__(self, router: Router, engines: httpx.AsyncClient, gateway: str = "") -> None:
         self._router = router
         self._engines = engines
+        self._gateway = gateway
         self._dice = random.Random(7)
-        self.counts: Counter[str] = Counter(sent=0, answered=0, refused=0, slow=0, failed=0)
+        self.counts: Counter[str] = Counter(sent=0, answered=0, refused=0, slow=0, failed=0, elsewhere=0)
         self.instances: Counter[str] = Counter()
         self.problems: dict[str, str] = {}  # the last of each kind
 
     async def ask(self, number: int) -> None:
         """Send one request, to the next owner once more if the first fails."""
         self.counts["sent"] += 1
-        key = user_key(POOL_KEY, f"user-{self._dice.randrange(USERS)}")
+        user = f"user-{self._dice.randrange(USERS)}"
+        key = user_key(POOL_KEY, user)
         request = RankRequest(
             request_id=f"r{number}",
             user_key=key,
@@ -52,6 +55,9 @@ class Caller:
             candidates=CANDIDATES,
             item_popularity=ITEMS,
         )
+        if self._gateway:
+            await self._ask_gateway(request, user)
+            return
         failed: list[str] = []
         for _ in range(2):
             try:
@@ -72,6 +78,23 @@ class Caller:
             return
         self.counts["failed"] += 1
 
+    async def _ask_gateway(self, request: RankRequest, user: str) -> None:
+        try:
+            url = f"{self._gateway}{PREFIX}/rank"
+            answer = await self._engines.post(url, content=msgspec.json.encode(request), headers={"x-user-id": user})
+            answer.raise_for_status()
+        except httpx.HTTPError as error:
+            self.problems["gateway"] = f"{type(error).__name__} {error}"[:200]
+            self.counts["failed"] += 1
+            return
+        name = answer.headers["x-gr-instance"]
+        self.counts["answered"] += 1
+        self.instances[name] += 1
+        try:
+            self.counts["elsewhere"] += self._router.pick(request.user_key).name != name
+        except NoInstance:
+            self.counts["elsewhere"] += 1
+
     def line(self) -> str:
         """What has happened since the start."""
         return json.dumps(
@@ -84,7 +107,7 @@ class Caller:
         )
 
 
-async def main(namespace: str, pool: str, per_second: float) -> None:
+async def main(namespace: str, pool: str, per_second: float, gateway: str = "") -> None:
     """Run until killed."""
     router = Router()
     url = f"https://{os.environ['KUBERNETES_SERVICE_HOST']}:{os.environ['KUBERNETES_SERVICE_PORT']}"
@@ -94,7 +117,7 @@ async def main(namespace: str, pool: str, per_second: float) -> None:
         httpx.AsyncClient(base_url=url, verify=tls, headers=headers, trust_env=False) as api,
         httpx.AsyncClient(timeout=TIMEOUT, trust_env=False, headers={"content-type": "application/json"}) as engines,
     ):
-        caller = Caller(router, engines)
+        caller = Caller(router, engines, gateway)
         following = asyncio.create_task(follow(router, api, namespace=namespace, name=pool, on_problem=say))
         while router.generation < 0:  # noqa: ASYNC110 - a router has no event to wait for
             await asyncio.sleep(0.1)
@@ -117,4 +140,4 @@ def say(problem: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2], float(sys.argv[3])))
+    asyncio.run(main(sys.argv[1], sys.argv[2], float(sys.argv[3]), *sys.argv[4:]))

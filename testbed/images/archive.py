@@ -39,6 +39,7 @@ class Image:
     environment: Mapping[str, str] = field(default_factory=dict)
     user: str = "65532:65532"
     working_directory: str = "/tmp"
+    stop_signal: str = ""
 
 
 def write_layer(source: Path, destination: Path, *, prefix: str = "") -> Layer:
@@ -143,6 +144,7 @@ def _config(image: Image) -> dict[str, object]:
             "Env": [f"{key}={value}" for key, value in image.environment.items()],
             "User": image.user,
             "WorkingDir": image.working_directory,
+            **({"StopSignal": image.stop_signal} if image.stop_signal else {}),
         },
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer.digest}" for layer in image.layers]},
         "history": [{"created": "1970-01-01T00:00:00Z", "created_by": "grfleet testbed"} for _ in image.layers],

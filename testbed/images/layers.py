@@ -17,7 +17,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from testbed.binaries import cache_directory
@@ -66,6 +66,13 @@ def file_layer(name: str, files: dict[str, Path]) -> Layer:
             _copy_file(source, root / target.lstrip("/"))
 
     return _cached(name, key, fill)
+
+
+def program_layer(name: str, program: Path, environment: Mapping[str, str]) -> Layer:
+    """A layer with one program in `/usr/bin` and every shared object it needs in `environment`, beside the C library."""
+    found = sorted(Path(path) for path in _ldd([program], environment))
+    files = {f"/usr/bin/{program.name}": program} | {f"/{_place(library, found)}": library for library in found}
+    return file_layer(name, files)
 
 
 def interpreter_layer() -> Layer:
@@ -157,8 +164,9 @@ def _shared_objects(executable: Path) -> list[Path]:
     return sorted(found)
 
 
-def _ldd(files: Iterable[Path]) -> set[str]:
-    return set(re.findall(r"(?:=> |^\s+)(/\S+) \(0x", _output(["ldd", *map(str, files)]), re.MULTILINE))
+def _ldd(files: Iterable[Path], environment: Mapping[str, str] | None = None) -> set[str]:
+    found = _output(["ldd", *map(str, files)], environment)
+    return set(re.findall(r"(?:=> |^\s+)(/\S+) \(0x", found, re.MULTILINE))
 
 
 def _place(library: Path, libraries: Sequence[Path]) -> str:
@@ -169,10 +177,10 @@ def _place(library: Path, libraries: Sequence[Path]) -> str:
     return str(standard / library.name).lstrip("/")
 
 
-def _output(command: list[str]) -> str:
-    path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
-    environment = {**os.environ, "PATH": path, "LC_ALL": "C"}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False).stdout
+def _output(command: list[str], environment: Mapping[str, str] | None = None) -> str:
+    base = os.environ if environment is None else environment
+    path = f"{base.get('PATH', '')}:/usr/sbin:/sbin"
+    return subprocess.run(command, capture_output=True, text=True, env={**base, "PATH": path, "LC_ALL": "C"}, check=False).stdout
 
 
 def _system_files(root: Path) -> None:

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from testbed.debian import ensure_debian_tree
 from testbed.images.archive import Image, Layer, write_archive
-from testbed.images.layers import PACKAGES_FOLDER, PYTHON_HOME, interpreter_layer, packages_layer, tree_layer
+from testbed.images.layers import PACKAGES_FOLDER, PYTHON_HOME, interpreter_layer, packages_layer, program_layer, tree_layer
 
 _CHECKOUT = Path(__file__).resolve().parent.parent.parent
 _APPLICATION = "/opt/grfleet/app"
@@ -48,6 +49,32 @@ def build(directory: Path, *, omit: Collection[str] = ()) -> ProductImages:
         directory.mkdir(parents=True, exist_ok=True)
         _write(archive, layers, _references(tag), omit=omit)
     return ProductImages(archive, _references(tag), tag)
+
+
+def build_haproxy(directory: Path, *, omit: Collection[str] = ()) -> tuple[Path, str]:
+    """Write an image of the HAProxy that this system's packages have; returns the archive and the image's reference.
+
+    It stands in for the official image where there is no registry: same signal to stop with, the user that the chart demands.
+
+    Raises
+    ------
+    testbed.debian.DebianError
+        The package cannot be had here.
+    """
+    tree = ensure_debian_tree(["haproxy"])
+    layers = [interpreter_layer(), program_layer("haproxy", tree.program("haproxy"), tree.environment())]
+    reference = f"grfleet/haproxy:{layers[-1].digest[:12]}"
+    archive = directory / "haproxy.tar"
+    directory.mkdir(parents=True, exist_ok=True)
+    image = Image(
+        f"docker.io/{reference}",
+        layers,
+        entrypoint=["/usr/bin/haproxy"],
+        environment={"PATH": "/usr/bin:/bin"},
+        stop_signal="SIGUSR1",
+    )
+    write_archive(archive, [image], omit=omit)
+    return archive, reference
 
 
 def build_release(archive: Path, *, tag: str | None = None) -> ProductImages:
