@@ -5,7 +5,7 @@ gives up; all of that is one ProtocolViolation, so that no caller has to know th
 """
 
 from collections.abc import AsyncIterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -14,6 +14,7 @@ from contract.errors import ProtocolViolation
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
 """Largest answer that a client of either contract reads."""
 Answer = TypeVar("Answer")
+_DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 
 async def read_bounded(chunks: AsyncIterable[bytes], *, call: str, limit_bytes: int) -> bytes:
@@ -48,6 +49,14 @@ def decode(body: bytes, kind: type[Answer]) -> Answer:
         Names the type and, where there is one, the field that is wrong.
     """
     try:
-        return msgspec.json.decode(body, type=kind)
+        answer: Answer = _decoder(kind).decode(body)
+        return answer
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolViolation(f"{kind.__name__}: {error}") from error
+
+
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    made = _DECODERS.get(kind)
+    if made is None:
+        made = _DECODERS[kind] = msgspec.json.Decoder(kind)
+    return made

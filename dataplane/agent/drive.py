@@ -4,8 +4,6 @@ The order of the writes is `policies.allocation.apply`'s; this module sends them
 nothing: the next observation shows what is in force, and the same revision with the same value gives the same answer.
 """
 
-from dataclasses import dataclass, field
-
 import msgspec
 
 from contract.engine import SplitRequest, SplitState
@@ -19,12 +17,11 @@ from policies.allocation.apply import Answer, ApplyState, Phase, SplitPut, next_
 MAX_WRITES = 3
 
 
-@dataclass(frozen=True, kw_only=True)
-class Driven:
+class Driven(msgspec.Struct, frozen=True, kw_only=True):
     """What one round of writes did: the split in force afterwards, the answers, and what went wrong."""
 
     split: SplitState
-    statuses: list[str] = field(default_factory=list)
+    statuses: list[str] = []
     fault: NoReading | None = None
 
     @property

@@ -42,6 +42,7 @@ class EngineLink:
 
     def __init__(self, url: str, *, token: str | None = None, timeout_s: float = 1.0) -> None:
         self._line = HttpLine(url, token=token, timeout_s=timeout_s)
+        self._observe = self._line.request("GET", f"{engine.PREFIX}/observe")
         self._folder = Path(url.removeprefix("unix:")).parent if url.startswith("unix:") else None
         self._ring: ring.RingReader | None = None
         self._until_audit = AUDIT_EVERY
@@ -67,7 +68,10 @@ class EngineLink:
         return answer
 
     async def observe(self) -> engine.Observe:
-        return answers.decode((await self._call("GET", "/observe")).body, engine.Observe)
+        body = self._line.body_in_place(self._observe)
+        if body is None:
+            body = _accepted(await self._line.send(self._observe, name="GET /observe"), "GET /observe", (200,)).body
+        return answers.decode(body, engine.Observe)
 
     async def put_split(self, request: engine.SplitRequest) -> engine.SplitAnswer:
         response = await self._call("PUT", "/split", body=msgspec.json.encode(request), accept=(200, 409))
@@ -123,10 +127,7 @@ class EngineLink:
         return samples.unpack(response.body), next_cursor, lost
 
     async def _call(self, method: str, path: str, *, body: bytes | None = None, accept: tuple[int, ...] = (200,)) -> Response:
-        response = await self._line.call(method, engine.PREFIX + path, body)
-        if response.status not in accept:
-            raise ProtocolViolation(f"{method} {path}: status {response.status}, {response.body[:200]!r}")
-        return response
+        return _accepted(await self._line.call(method, engine.PREFIX + path, body), f"{method} {path}", accept)
 
     def _open_ring(self, described: engine.Describe) -> None:
         """Take the ring that a new process offers; what cannot be used is no fault of the engine's samples."""
@@ -147,3 +148,9 @@ class EngineLink:
         if self._ring is not None:
             self._ring.close()
             self._ring = None
+
+
+def _accepted(response: Response, call: str, accept: tuple[int, ...]) -> Response:
+    if response.status not in accept:
+        raise ProtocolViolation(f"{call}: status {response.status}, {response.body[:200]!r}")
+    return response

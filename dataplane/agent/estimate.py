@@ -24,8 +24,10 @@ MAX_BATCHES = 4
 """Batches of samples that are read in one go, at most; what is left comes with the next."""
 DEFAULT_MEMORY_MS = 60_000.0
 """Time constant with which old accesses are forgotten."""
-FEED_MS = 500.0
-"""Least time of the engine's clock between two windows of samples."""
+FEED_MS = 900.0
+"""Least time of the engine's clock between two windows of samples; less than a second, so that a round a second
+always has one. Shorter memories have them more often."""
+_FEEDS_PER_MEMORY = 12.0
 PRIOR_ROWS_PER_TOKEN = 1.0
 """Rows that a missed token asks for again, until the measured slope takes over: one item a token is the common model."""
 
@@ -48,7 +50,7 @@ class Estimators:
         self._described: Describe | None = None
         self._base: Observe | None = None
         self._view: EstimatorView | None = None
-        self._feed_ms = min(FEED_MS, memory_ms / 20.0)
+        self._feed_ms = min(FEED_MS, memory_ms / _FEEDS_PER_MEMORY)
         self._cursor: int | None = None
         self._shift_ms = 0.0
         self._now_ms = 0.0

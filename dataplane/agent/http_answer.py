@@ -130,6 +130,41 @@ class IncomingAnswer:
         return taken
 
 
+class UsualHead:
+    """The head of an answer that was parsed, to know the next one by: the same bytes but for the digits of its length.
+
+    Parameters
+    ----------
+    data
+        A whole answer 200, and nothing after it.
+    body_bytes
+        Length of its body.
+    """
+
+    __slots__ = ("_after", "_after_at", "_before", "_body_at")
+
+    def __init__(self, data: bytes, *, body_bytes: int) -> None:
+        self._body_at = len(data) - body_bytes
+        head = data[: self._body_at]
+        digits = b"%d" % body_bytes
+        at = head.lower().find(b"\r\ncontent-length: %s\r\n" % digits)
+        if at < 0 or b"\r\ntransfer-encoding:" in head.lower():
+            self._before = self._after = b""
+            self._after_at = self._body_at = 0  # no answer is like this one
+            return
+        start = at + len(b"\r\ncontent-length: ")
+        self._after_at = start + len(digits)
+        self._before, self._after = head[:start], head[self._after_at :]
+
+    def body_of(self, data: bytes) -> bytes | None:
+        """The body of a whole answer with this head; None when it is another answer, or not whole."""
+        before, at, body_at = self._before, self._after_at, self._body_at
+        if not before or data[at:body_at] != self._after or not data.startswith(before):
+            return None
+        digits = data[len(before) : at]
+        return data[body_at:] if digits == b"%d" % (len(data) - body_at) else None
+
+
 def _head(raw: bytes) -> tuple[int, dict[str, str]]:
     """Status code and header lines."""
     first, *lines = raw.decode("latin-1").split("\r\n")

@@ -1,7 +1,7 @@
 """Connections that carry one call of HTTP/1.1 at a time: through asyncio's transports, or straight on a Unix socket.
 
 A call ten times a second finds every cache cold, and then each turn of the event loop costs more than the call itself. An engine
-on a Unix socket answers within a millisecond or so; this is waited for in place, for `PATIENCE_MS` at most, and only a slow
+on a Unix socket answers within a millisecond or so, and one that is busy within a few; this is waited for in place, for `PATIENCE_MS` at most, and only a slow
 answer is left to the event loop.
 """
 
@@ -13,11 +13,11 @@ import select
 import socket
 from typing import Protocol, Self
 
-from dataplane.agent.http_answer import IncomingAnswer, Malformed, Response
+from dataplane.agent.http_answer import IncomingAnswer, Malformed, Response, UsualHead
 
-PATIENCE_MS = 5
+PATIENCE_MS = 10
 """Longest wait for an answer that holds up everything else in the process."""
-RESERVE = 16
+RESERVE = 8
 """Calls that are left to the event loop at once after one that was not answered in place."""
 _READ_BYTES = 256 * 1024
 
@@ -57,6 +57,9 @@ class UnixConnection:
         self._poll = select.poll()
         self._poll.register(connected, select.POLLIN)
         self._left_to_loop = 0
+        self._asked: bytes | None = None
+        self._early: Response | Exception | None = None
+        self._usual = UsualHead(b"", body_bytes=0)
 
     @classmethod
     async def to(cls, path: str) -> Self:
@@ -83,26 +86,68 @@ class UnixConnection:
         self._answer.reusable = False
         self._socket.close()
 
-    async def exchange(self, request: bytes, *, timeout_s: float) -> Response:
-        """See `Connection.exchange`; may hold up the process for `PATIENCE_MS`."""
-        answer = self._answer
-        answer.begin()
-        if answer.left_over or self._poll.poll(0):
-            raise ClosedByPeer  # its end, or bytes that nobody asked for
+    def body_in_place(self, request: bytes) -> bytes | None:
+        """Send a request and return the body of an answer 200 that comes at once; may hold up the process for `PATIENCE_MS`.
+
+        None when it does not come at once, or is another one: `exchange` of the very same request goes on from there then.
+        """
+        if self._left_to_loop:
+            self._left_to_loop -= 1
+            return None
+        answer, poll = self._answer, self._poll.poll
+        if self._asked is not None or answer.left_over or poll(0):
+            return None
         try:
-            try:
-                sent = self._socket.send(request)
-            except BlockingIOError:
-                sent = 0
-            if sent == len(request):
-                if self._left_to_loop:
-                    self._left_to_loop -= 1
-                elif self._poll.poll(PATIENCE_MS):
-                    response = self._took(self._socket.recv(_READ_BYTES))
-                    if response is not None:
-                        return response
-                else:
-                    self._left_to_loop = RESERVE
+            if self._socket.send(request) != len(request):
+                self.abort()
+                return None
+            self._asked = request
+            if not poll(PATIENCE_MS):
+                self._left_to_loop = RESERVE
+                answer.begin()
+                return None
+            data = self._socket.recv(_READ_BYTES)
+        except OSError:
+            answer.begin()
+            return None  # `exchange` finds it too
+        body = self._usual.body_of(data)
+        if body is not None:
+            self._asked = None
+            return body
+        answer.begin()
+        return self._parsed_early(data)
+
+    def _parsed_early(self, data: bytes) -> bytes | None:
+        """The body of an answer that came at once, with another head than the one before; or note what `exchange` has to say."""
+        try:
+            response = self._early = self._took(data)
+        except (Malformed, ValueError, ClosedByPeer) as error:
+            self._early = error
+            return None
+        if response is None or response.status != 200:
+            return None
+        self._asked = self._early = None
+        if self.reusable:
+            self._usual = UsualHead(data, body_bytes=len(response.body))
+        return response.body
+
+    async def exchange(self, request: bytes, *, timeout_s: float) -> Response:
+        """See `Connection.exchange`."""
+        answer, sent = self._answer, 0
+        try:
+            if self._asked is request:
+                sent, early = len(request), self._early
+                self._asked = self._early = None
+                if isinstance(early, Exception):
+                    raise early
+                if early is not None:
+                    return early
+            else:
+                answer.begin()
+                if self._asked is not None or answer.left_over or self._poll.poll(0):
+                    raise ClosedByPeer  # its end, or bytes that nobody asked for
+                with contextlib.suppress(BlockingIOError):
+                    sent = self._socket.send(request)
             async with asyncio.timeout(timeout_s):
                 return await self._exchange_in_turns(request[sent:])
         except ConnectionError as error:

@@ -69,6 +69,21 @@ class HttpLine:
         while self._idle:
             self._idle.pop().abort()
 
+    def request(self, method: str, path: str, body: bytes | None = None) -> bytes:
+        """Return a request as it goes out; one that is made again and again needs that once."""
+        head = f"{method} {self._prefix}{path} HTTP/1.1\r\n{self._lines}\r\n"
+        if body is not None or method != "GET":
+            head += f"content-type: application/json\r\ncontent-length: {len(body or b'')}\r\n"
+        return head.encode("ascii") + b"\r\n" + (body or b"")
+
+    def body_in_place(self, request: bytes) -> bytes | None:
+        """The body of the answer if it is a 200 that comes at once, see `UnixConnection.body_in_place`.
+
+        None otherwise: `send` of the very same request then goes on from where this got.
+        """
+        connection = self._idle[-1] if self._idle else None
+        return connection.body_in_place(request) if isinstance(connection, UnixConnection) else None
+
     async def call(self, method: str, path: str, body: bytes | None = None) -> Response:
         """Send one request and return the answer, whatever its status.
 
@@ -79,10 +94,10 @@ class HttpLine:
         ProtocolViolation
             When the answer is not HTTP/1.1, or too large.
         """
-        head = f"{method} {self._prefix}{path} HTTP/1.1\r\n{self._lines}\r\n"
-        if body is not None or method != "GET":
-            head += f"content-type: application/json\r\ncontent-length: {len(body or b'')}\r\n"
-        request = head.encode("ascii") + b"\r\n" + (body or b"")
+        return await self.send(self.request(method, path, body), name=f"{method} {path}")
+
+    async def send(self, request: bytes, *, name: str) -> Response:
+        """Do what `call` does with a request from `request`; `name` is for messages."""
         try:
             while self._idle:
                 connection = self._idle.pop()
@@ -94,9 +109,9 @@ class HttpLine:
                         raise
             return await self._exchange(await self._connect(), request)
         except (TimeoutError, OSError) as error:
-            raise Unreachable(f"{method} {path}: {type(error).__name__}") from error
+            raise Unreachable(f"{name}: {type(error).__name__}") from error
         except (Malformed, ValueError) as error:
-            raise ProtocolViolation(f"{method} {path}: {error}") from error
+            raise ProtocolViolation(f"{name}: {error}") from error
 
     async def _exchange(self, connection: Connection, request: bytes) -> Response:
         try:

@@ -4,9 +4,9 @@ Each round is one step of a level-triggered loop: it looks at what is in force a
 estimates and the pace of the move. Faults of the engine end in a freeze with a reason; the loop itself never ends.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -24,6 +24,7 @@ from contract.agent import (
 from contract.errors import ProtocolViolation, Unreachable
 from contract.residency import ResidencyReport
 from dataplane.agent import report
+from dataplane.agent.alarm import Alarm
 from dataplane.agent.decisions import DecisionRing
 from dataplane.agent.drive import Driven, Driver
 from dataplane.agent.estimate import DEFAULT_MEMORY_MS, Estimators
@@ -105,7 +106,7 @@ class Agent:
         self._calm_left = 0
         self._read_at_ms: float | None = None
         self._round_at_s = monotonic_s()
-        self._wake = asyncio.Event()
+        self._alarm = Alarm()
 
     # -- the loop ------------------------------------------------------------------------------------------------------------
 
@@ -119,20 +120,14 @@ class Agent:
 
     async def run(self) -> None:
         """Go round for ever; ends only by cancellation. A new intent starts the next round at once."""
-        loop, next_at_s = asyncio.get_running_loop(), self._monotonic_s()
+        next_at_s = self._monotonic_s()
         try:
             while True:
                 await self.round()
                 now_s = self._monotonic_s()
                 next_at_s = max(next_at_s + self.interval_ms / 1000.0, now_s)
-                alarm = loop.call_later(next_at_s - now_s, self._wake.set)
-                try:
-                    await self._wake.wait()
-                    if loop.time() < alarm.when():
-                        next_at_s = self._monotonic_s()  # woken before its time
-                finally:
-                    alarm.cancel()
-                self._wake.clear()
+                if await self._alarm.sleep(next_at_s - now_s):
+                    next_at_s = self._monotonic_s()  # woken before its time
         finally:
             self._orders.cancel()
 
@@ -178,8 +173,9 @@ class Agent:
         except ProtocolViolation as error:
             self._observer.forget_base()
             return NoReading(reason=Freeze.ENGINE_GARBAGE, message=str(error))
-        self.metrics.samples.inc(self._estimators.samples - samples)
-        self.metrics.samples_lost.inc(self._estimators.lost - lost)
+        if self._estimators.samples != samples or self._estimators.lost != lost:
+            self.metrics.samples.inc(self._estimators.samples - samples)
+            self.metrics.samples_lost.inc(self._estimators.lost - lost)
         if reading.restarted:
             self.metrics.engine_starts.inc()
             log.info(
@@ -306,8 +302,11 @@ class Agent:
         strategy = report.strategy_asked(self._intents.current)
         # A dead engine must not wash the useful records out of the ring: silence is recorded when it begins.
         if isinstance(reading, Reading) or verdict.reason != before.reason:
-            self.decisions.append(report.record(reading, decision, verdict, driven, strategy=strategy), inputs=decision.inputs)
+            told = partial(report.record, reading, decision, verdict, driven, strategy=strategy)
+            self.decisions.append(told, inputs=decision.inputs)
         self.metrics.decisions.labels(strategy=strategy, reason=verdict.reason).inc()
+        if verdict.reason == before.reason and not moved:
+            return
         fields = {"reason": verdict.reason, "detail": verdict.message, "strategy": strategy}
         if verdict.reason != before.reason:
             log.log(logging.WARNING if verdict.frozen else logging.INFO, "reason changed", extra=fields)
@@ -325,7 +324,7 @@ class Agent:
             log.info("intent accepted", extra={"uid": answer.uid, "generation": answer.generation})
             self._driver.forgive()
             self._models.named_by(self._spec)
-            self._wake.set()
+            self._alarm.ring()
         elif answer.status is not IntentStatus.UNCHANGED:
             log.warning("intent refused", extra={"verdict": answer.status.value, "why": answer.reason})
         return answer
@@ -356,7 +355,7 @@ class Agent:
         self.metrics.models.labels(status=answer.status.value).inc()
         if answer.status is ModelStatus.HELD:
             log.info("model taken", extra={"sha256": sha256})
-            self._wake.set()
+            self._alarm.ring()
         elif answer.status is not ModelStatus.UNCHANGED:
             log.warning("model refused", extra={"sha256": sha256, "verdict": answer.reason, "why": answer.message})
         return answer
@@ -394,7 +393,7 @@ class Agent:
 
     async def idle(self, *, after_s: float, deadline_s: float) -> IdleAnswer | None:
         """Wait for an idle engine, see `Idleness.wait`; rounds come faster meanwhile, and the first one at once."""
-        self._wake.set()
+        self._alarm.ring()
         return await self._idleness.wait(after_s=after_s, deadline_s=deadline_s)
 
     async def orders_settled(self) -> None:

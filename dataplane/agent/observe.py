@@ -7,7 +7,6 @@ reading untrusted: the caller freezes and the next reading becomes a fresh base.
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from operator import attrgetter, eq, le
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -24,8 +23,7 @@ Counted = tuple[Any, ...]
 """Numbers, and None where an engine need not have one."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reading:
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """A trusted observation. `previous` is the base of the window, None when there is no window yet.
 
     `restarted` is set when the process is not the one seen before (or the first), `emptied` when its caches were, `standing`
@@ -40,8 +38,7 @@ class Reading:
     standing: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class NoReading:
+class NoReading(msgspec.Struct, frozen=True, kw_only=True):
     """No answer, or one that must not be used; `reason` says which."""
 
     reason: Freeze

@@ -19,8 +19,7 @@ _DATA_FREEZES = frozenset({Reason.MISSING_DATA, Reason.STALE_DATA, Reason.NOT_A_
 _ORDERS = frozenset({Reason.NO_INTENT, Reason.PAUSED})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a round: its reason, whether something is wrong, and whether the split may be driven."""
 
     reason: str

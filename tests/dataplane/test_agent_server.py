@@ -112,7 +112,7 @@ async def test_a_body_above_the_limit_is_refused_before_it_is_parsed(served: tup
 async def test_a_reader_follows_the_decisions_page_by_page(served: tuple[CannedFace, str]) -> None:
     face, url = served
     for _ in range(1500):
-        face.ring.append(record())
+        face.ring.append(record)
     seen: list[int] = []
     cursor = 0
     async with AgentClient(url) as client:
@@ -125,7 +125,7 @@ async def test_a_reader_follows_the_decisions_page_by_page(served: tuple[CannedF
 
 async def test_a_cursor_of_an_earlier_process_starts_over(served: tuple[CannedFace, str]) -> None:
     face, url = served
-    face.ring.append(record())
+    face.ring.append(record)
     async with AgentClient(url) as client:
         assert [item.sequence for item in (await client.decisions(after=900)).decisions] == [1]
 
@@ -166,7 +166,7 @@ def test_the_records_of_an_agent_are_bounded_in_bytes_and_the_newest_stay() -> N
     ring = DecisionRing()
     long = msgspec.structs.replace(record(), inputs={"round": {"message": "x" * 10_000}})
     for _ in range(1000):
-        ring.append(long)
+        ring.append(lambda: long)
     assert len(ring) * 10_000 <= MAX_BYTES
     seen = [item.sequence for item in ring.after(0).decisions]
     assert seen == list(range(1001 - len(ring), 1001))

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from policies.allocation import core
+from policies.allocation.estimator import ReuseTimeEstimator
 from policies.allocation.examples import GIB, pack_curve
 from policies.allocation.features import FEATURE_SPEC, FEATURES
 from policies.allocation.model_file import SHAPES, Header, Origin, TrainedModel, read_model, write_model
@@ -218,3 +219,42 @@ def test_threads_with_models_of_their_own_do_not_disturb_each_other() -> None:
 
     with ThreadPoolExecutor(8) as threads:
         assert all(threads.map(ask, range(64)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    records=st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, (1 << 30) - 1), st.integers(0, 40), st.integers(0, 3000)), max_size=60
+    ),
+    in_order=st.booleans(),
+    pause_ms=st.floats(0.0, 5000.0),
+)
+def test_sample_records_are_taken_in_by_the_core_as_by_numpy(
+    records: list[tuple[int, int, int, int]], in_order: bool, pause_ms: float
+) -> None:
+    compiled, reference = (ReuseTimeEstimator(sample_rate=0.5, decay_ms=900.0, table_entries=32) for _ in range(2))
+    reference._compiled = lambda *_: None
+    now_ms = 0.0
+    for _ in range(3):
+        stamps = [1000.0 * now_ms + 1000 * late for *_, late in records]
+        rows = zip(records, sorted(stamps) if in_order else stamps, strict=True)
+        words = [(kind << 62 | size << 32 | 77, mix(key), int(at)) for (kind, size, key, _), at in rows]
+        packed = np.array(words, dtype=np.uint64).reshape(-1, 3)
+        now_ms += 1500.0 + pause_ms  # some records are from the future
+        for estimator in (compiled, reference):
+            for kind in (0, 1):
+                estimator.ingest_records(
+                    packed, kind=kind, unit_bytes=512.0, shift_ms=3.0, asked_bytes=1e6 * len(words), now_ms=now_ms
+                )
+        pair = [estimator.view(now_ms=now_ms) for estimator in (compiled, reference)]
+        assert (pair[0] is None) == (pair[1] is None)
+        if pair[0] is not None and pair[1] is not None:
+            np.testing.assert_allclose(pair[0].capacity_bytes, pair[1].capacity_bytes, rtol=1e-9)
+            np.testing.assert_allclose(pair[0].miss_ratio, pair[1].miss_ratio, rtol=1e-9, atol=1e-9)
+            assert [pair[0].samples, pair[0].age_ms, pair[0].window_ms, pair[0].size_cv2] == pytest.approx(
+                [pair[1].samples, pair[1].age_ms, pair[1].window_ms, pair[1].size_cv2]
+            )
+
+
+def mix(key: int) -> int:
+    return (key * 0x9E3779B97F4A7C15) & ((1 << 64) - 1)
