@@ -117,6 +117,7 @@ def test_the_agent_takes_the_arguments_that_the_chart_gives_it(helm: Helm, flags
     validate(config)
     assert options.table == "kubernetes:feed/ranker"
     assert found["haproxy"]["command"][-1] == str(config.directory / "haproxy.cfg")
+    assert f"{config.master_socket},mode,600" in found["haproxy"]["command"]
     ports = {port["name"]: port["containerPort"] for each in found.values() for port in each.get("ports", ())}
     assert config.bind == f":{ports['http']}"
     assert config.metrics_bind == f":{ports['haproxy-metrics']}"

@@ -210,6 +210,8 @@ args:
   - --pool-key=/etc/grfleet/key
   - --key-id={{ .pool.keySecret.name }}
   - --directory=/run/grfleet
+  - --haproxy-master=/run/grfleet/master.sock
+  - --haproxy-master=/run/grfleet/master.sock
   - --bind=:{{ $gateway.port }}
   - --metrics-bind=:8082
   - --health-bind=0.0.0.0:8081

@@ -24,7 +24,7 @@ async def started(make: Callable[..., Gateway], *, master: bool = True) -> Gatew
     for name in "abc":
         await gateway.toy(name)
     gateway.agent.offer(table(1, gateway.rows("a", "b", "c")))
-    await gateway.start_haproxy("-W", "-S", f"{gateway.config.directory / 'm.sock'},mode,600")
+    await gateway.start_haproxy("-W", "-db", "-S", f"{gateway.config.directory / 'm.sock'},mode,600")
     gateway.start_agent()
     await gateway.settle()
     return gateway
