@@ -14,6 +14,7 @@ from grfleet.client.exclusion import ExclusionLimits
 from grfleet.client.face import Choice
 from grfleet.client.follow import follow, keep_current
 from grfleet.client.hedge import HedgePolicy
+from grfleet.client.hot_users import GatewayOverrides, keep_overrides
 from grfleet.client.keys import PoolKey
 from grfleet.client.kubernetes_api import KubernetesSource
 from grfleet.client.metrics import KeptMetrics, Metric, Metrics
@@ -29,6 +30,7 @@ __all__ = [
     "ClientError",
     "ExclusionLimits",
     "FileSource",
+    "GatewayOverrides",
     "HedgePolicy",
     "HttpSource",
     "InstanceFailed",
@@ -46,4 +48,5 @@ __all__ = [
     "Source",
     "follow",
     "keep_current",
+    "keep_overrides",
 ]

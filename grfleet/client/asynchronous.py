@@ -14,6 +14,7 @@ from grfleet.client.errors import AllFailed
 from grfleet.client.face import FAILURES, Choice, Face, Try
 from grfleet.client.follow import keep_current
 from grfleet.client.hedge import HedgePolicy
+from grfleet.client.hot_users import GatewayOverrides, keep_overrides
 from grfleet.client.keys import PoolKey
 from grfleet.client.locate import source_at
 from grfleet.client.metrics import Metric, Metrics
@@ -40,6 +41,9 @@ class AsyncClient(Face):
         Hook for counters and histograms.
     strict_key : bool
         Refuse requests while the table is made for a key that is not held; by default they are routed, and miss.
+    overrides : str or GatewayOverrides, optional
+        Where hot users go instead: the URL of a gateway's agent, which weighs what the agents of instances report. Without it
+        every user goes where its slot says, unless `router.overrides` is filled by hand.
     on_problem : callable
         Told in one line about every interruption of the way to the table.
 
@@ -55,6 +59,7 @@ class AsyncClient(Face):
         failures: tuple[type[Exception], ...] = FAILURES,
         metrics: Metrics | None = None,
         strict_key: bool = False,
+        overrides: str | GatewayOverrides | None = None,
         on_problem: Callable[[str], None] = lambda message: None,
         rng: random.Random | None = None,
         clock: Clock = monotonic_ms,
@@ -64,25 +69,33 @@ class AsyncClient(Face):
             self._source.label, keys, hedge=hedge, failures=failures, metrics=metrics, strict_key=strict_key, rng=rng, clock=clock
         )
         self._on_problem = on_problem
-        self._following: asyncio.Task[None] | None = None
+        self._gateway = GatewayOverrides(overrides, clock=clock) if isinstance(overrides, str) else overrides
+        self._following: list[asyncio.Task[None]] = []
         self._losers: set[asyncio.Task[Any]] = set()
 
     async def __aenter__(self) -> "AsyncClient":
-        self._following = asyncio.create_task(self.keep_current())
+        self._following = [asyncio.create_task(self.keep_current())]
+        if self._gateway is not None:
+            self._following.append(asyncio.create_task(self.keep_overrides()))
         return self
 
     async def __aexit__(self, *failure: object) -> None:
-        tasks = [*self._losers]
-        if self._following is not None:
-            tasks.append(self._following)
+        tasks = [*self._losers, *self._following]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._source.aclose()
+        if self._gateway is not None:
+            await self._gateway.aclose()
 
     async def keep_current(self) -> None:
         """Follow the table until cancelled; entering the client does this in a task."""
         await keep_current(self.router, self._source, on_problem=self._on_problem, metrics=self.metrics, rng=self._rng)
+
+    async def keep_overrides(self) -> None:
+        """Follow the gateway's overrides until cancelled; entering the client does this in a task."""
+        assert self._gateway is not None
+        await keep_overrides(self.router, self._gateway, on_problem=self._on_problem, metrics=self.metrics, rng=self._rng)
 
     async def ready(self, *, timeout_seconds: float) -> None:
         """Wait for the first table.

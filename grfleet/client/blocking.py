@@ -18,6 +18,7 @@ from grfleet.client.errors import AllFailed
 from grfleet.client.face import FAILURES, Choice, Face, Try
 from grfleet.client.follow import keep_current
 from grfleet.client.hedge import HedgePolicy
+from grfleet.client.hot_users import GatewayOverrides, keep_overrides
 from grfleet.client.keys import PoolKey
 from grfleet.client.locate import source_at
 from grfleet.client.metrics import Metric, Metrics
@@ -49,6 +50,7 @@ class Client(Face):
         failures: tuple[type[Exception], ...] = FAILURES,
         metrics: Metrics | None = None,
         strict_key: bool = False,
+        overrides: str | GatewayOverrides | None = None,
         on_problem: Callable[[str], None] = lambda message: None,
         rng: random.Random | None = None,
         clock: Clock = monotonic_ms,
@@ -58,6 +60,7 @@ class Client(Face):
             self._source.label, keys, hedge=hedge, failures=failures, metrics=metrics, strict_key=strict_key, rng=rng, clock=clock
         )
         self._on_problem = on_problem
+        self._gateway = GatewayOverrides(overrides, clock=clock) if isinstance(overrides, str) else overrides
         self._pool = ThreadPoolExecutor(max_workers=hedge_threads, thread_name_prefix="grfleet-client-try")
         self._free = threading.BoundedSemaphore(hedge_threads)
         self._thread = threading.Thread(target=self._follow, name="grfleet-client-follow", daemon=True)
@@ -91,13 +94,25 @@ class Client(Face):
     async def _keep_current(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._started.set()
-        following = asyncio.create_task(
-            keep_current(self.router, self._source, on_problem=self._on_problem, metrics=self.metrics, rng=self._rng)
-        )
+        following = [
+            asyncio.create_task(
+                keep_current(self.router, self._source, on_problem=self._on_problem, metrics=self.metrics, rng=self._rng)
+            )
+        ]
+        gateway = self._gateway
+        if gateway is not None:
+            following.append(
+                asyncio.create_task(
+                    keep_overrides(self.router, gateway, on_problem=self._on_problem, metrics=self.metrics, rng=self._rng)
+                )
+            )
         await self._stop.wait()
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
+        for task in following:
+            task.cancel()
+        await asyncio.gather(*following, return_exceptions=True)
         await self._source.aclose()
+        if gateway is not None:
+            await gateway.aclose()
 
     def ready(self, *, timeout_seconds: float) -> None:
         """Wait for the first table.
