@@ -6,11 +6,18 @@ import argparse
 import random
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from dataplane.gateway.agents import PERIOD_S, Addresses, ResidencyLoop, UsersFace
-from dataplane.gateway.config import GatewayConfig
 from dataplane.gateway.residents import Residents
 from policies.routing.types import Limits, LoadBound
+
+
+class Bounded(Protocol):
+    """What says how many hot users there is room for."""
+
+    @property
+    def max_users(self) -> int: ...
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +60,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def loop_of(options: argparse.Namespace, agent: UsersFace, config: GatewayConfig) -> ResidencyLoop | None:
+def loop_of(options: argparse.Namespace, agent: UsersFace, config: Bounded) -> ResidencyLoop | None:
     """Return the loop that the flags ask for, None without `--agents`.
 
     Raises

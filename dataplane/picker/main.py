@@ -21,7 +21,9 @@ import uvloop
 from contract.errors import ProtocolViolation
 from contract.sockets import CannotListen
 from dataplane.agent import logs
+from dataplane.gateway.agents import ResidencyLoop
 from dataplane.gateway.follow import TableSource, source_of
+from dataplane.gateway.hot_users import add_flags, loop_of
 from dataplane.picker import endpoints_file
 from dataplane.picker.chooser import PickLimits
 from dataplane.picker.endpoints_file import assignment_of
@@ -46,6 +48,7 @@ class Service:
     tls: ssl.SSLContext | None = None
     endpoints_file: Path | None = None
     cluster: str = "pool"
+    hot_users: ResidencyLoop | None = None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -62,6 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             tls=_tls(options),
             endpoints_file=Path(options.endpoints_file) if options.endpoints_file else None,
             cluster=options.cluster,
+            hot_users=loop_of(options, picker, picker),
         )
         if service.endpoints_file is not None:
             service.endpoints_file.parent.mkdir(parents=True, exist_ok=True)
@@ -90,13 +94,15 @@ async def run(picker: Picker, source: TableSource, service: Service) -> int:
 
     async with (
         serving(GrpcService(picker.exchange, broken, health), service.bind, tls=service.tls) as port,
-        probes(picker, service.health_bind) as health_url,
+        probes(picker, service.health_bind, service.hot_users) as health_url,
     ):
         tasks: list[asyncio.Task[object]] = [
             asyncio.create_task(follow(picker, source)),
             asyncio.create_task(stop.wait()),
             asyncio.create_task(_become_ready(picker, health, changed, {"port": port, "health": health_url})),
         ]
+        if service.hot_users is not None:
+            tasks.append(asyncio.create_task(service.hot_users.run()))
         await asyncio.wait(tasks[:2], return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             task.cancel()
@@ -221,6 +227,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="shed requests when every instance has so many in flight; default 0, never",
     )
+    add_flags(parser)
     add("--log-level", choices=("debug", "info", "warning", "error"), default="info", help="default %(default)s")
     return parser
 

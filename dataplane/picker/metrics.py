@@ -13,6 +13,7 @@ import msgspec
 
 from dataplane.agent.http_server import Answer, Handler, Request, Route, serving
 from dataplane.agent.instruments import Counter, Gauge, Registry
+from dataplane.gateway.health import HotUsersFace
 from dataplane.picker.picker import Picker
 
 
@@ -73,12 +74,13 @@ class PickerMetrics:
         return self.registry.text()
 
 
-def route_of(picker: Picker) -> Route:
+def route_of(picker: Picker, hot_users: HotUsersFace | None = None) -> Route:
     """Return the routes of one picker."""
     metrics = PickerMetrics()
 
     async def get_metrics(_: Request) -> Answer:
-        return Answer(200, metrics.text(picker), "text/plain; version=0.0.4; charset=utf-8")
+        text = metrics.text(picker) + (hot_users.metrics_text() if hot_users is not None else b"")
+        return Answer(200, text, "text/plain; version=0.0.4; charset=utf-8")
 
     async def get_health(_: Request) -> Answer:
         return _verdict([])
@@ -98,7 +100,7 @@ def route_of(picker: Picker) -> Route:
 
 
 @asynccontextmanager
-async def probes(picker: Picker, bind: str | None) -> AsyncIterator[str | None]:
+async def probes(picker: Picker, bind: str | None, hot_users: HotUsersFace | None = None) -> AsyncIterator[str | None]:
     """Answer at `host:port` inside the block (port 0 takes a free one); gives the address in force, None without `bind`.
 
     Raises
@@ -109,7 +111,7 @@ async def probes(picker: Picker, bind: str | None) -> AsyncIterator[str | None]:
     if bind is None:
         yield None
         return
-    async with serving(route_of(picker), f"http://{bind}") as url:
+    async with serving(route_of(picker, hot_users), f"http://{bind}") as url:
         yield url
 
 

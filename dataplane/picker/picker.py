@@ -56,9 +56,11 @@ class Picker:
     ) -> None:
         self.counts, self.tables = Counts(), TableCounts()
         self.chooser = Chooser(limits, rng=rng)
-        self._edge, self._limits, self._monotonic_s, self._max_users = edge, limits, monotonic_s, max_users
+        self.max_users = max_users
+        self._edge, self._limits, self._monotonic_s = edge, limits, monotonic_s
         self._headers = UserHeaders(id_header=edge.id_header, key_id=edge.key_id)
         self._fence = Fence()
+        self._table: RoutingTable | None = None
         self._taken_s: float | None = None
         self._heard_s: float | None = None
         self.on_change: Callable[[], None] = lambda: None
@@ -106,14 +108,28 @@ class Picker:
         for name, why in fleet.refused.items():
             log.warning("an instance is left out", extra={"instance": name, "why": why})
         self.tables.taken += 1
-        self._taken_s = self._monotonic_s()
+        self._table, self._taken_s = table, self._monotonic_s()
         self.chooser.fleet = fleet
         self.on_change()
         return True
 
+    @property
+    def table(self) -> RoutingTable | None:
+        """The table in force, None before the first."""
+        return self._table
+
+    @property
+    def users(self) -> Mapping[str, str]:
+        """Hot users in force (user key -> instance uid)."""
+        return self.chooser.users
+
+    def down(self) -> frozenset[str]:
+        """Return the uids of instances that are known to be down: none, the health of endpoints is the gateway's to check."""
+        return frozenset()
+
     def set_users(self, users: Mapping[str, str]) -> None:
         """Replace the hot users (user key -> instance uid), at most `max_users` of them; the rest is left out."""
-        self.chooser.users = dict(list(users.items())[: self._max_users])
+        self.chooser.users = dict(list(users.items())[: self.max_users])
 
     def exchange(self) -> Exchange:
         """Open the exchange of one request."""
