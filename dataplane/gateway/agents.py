@@ -30,7 +30,7 @@ from dataplane.gateway.residents import Chosen, Residents, ResidentsView
 
 log = logging.getLogger("grfleet.gateway")
 AT_ONCE = 32
-"""Agents that are asked at the same time."""
+"""Agents that are asked at the same time, and whose answers are in memory together."""
 PERIOD_S = 2.0
 BUSY_SHARE = 0.1
 """Rounds come further apart when they take longer, so that merging and weighing take no more of a core than this."""
@@ -152,7 +152,7 @@ class ResidencyLoop:
     async def run(self) -> None:
         """Go round for ever; a new table is weighed at once, with what is known."""
         async with AsyncExitStack() as stack:
-            stack.push_async_callback(self._close)
+            stack.push_async_callback(self.aclose)
             due_s = self._monotonic_s()
             while True:
                 asking = self._monotonic_s() >= due_s
@@ -171,9 +171,14 @@ class ResidencyLoop:
         table, held = self._gateway.table, self._gateway.users
         if table is None or held is None:
             return
-        answers = await self._ask(table.instances) if ask else []
-        down = self._gateway.down()
-        chosen, changed = await asyncio.to_thread(self._weigh, table, held, answers, down)
+        self.round_s = 0.0
+        await asyncio.to_thread(self._follow, table, held)
+        if ask:
+            await self._drop_lines({row.uid for row in table.instances})
+            for first in range(0, len(table.instances), AT_ONCE):
+                answers = await asyncio.gather(*(self._ask(row) for row in table.instances[first : first + AT_ONCE]))
+                await asyncio.to_thread(self._hear, answers)
+        chosen, changed = await asyncio.to_thread(self._choose, held, self._gateway.down())
         self.rounds += 1
         if changed:
             log.info("hot users", extra={"overrides": len(chosen.users), "known": chosen.known, "moved": chosen.moved})
@@ -182,49 +187,45 @@ class ResidencyLoop:
             self._revision += 1
         self._chosen = chosen
 
-    async def _ask(self, rows: Sequence[TableInstance]) -> list[_Answer]:
-        await self._drop_lines({row.uid for row in rows})
-        gate = asyncio.Semaphore(AT_ONCE)
+    async def _ask(self, row: TableInstance) -> _Answer:
+        line = self._line_to(row)
+        if line is None:
+            return _Answer(row.uid, None)
+        try:
+            response = await line.call("GET", f"{PREFIX}/residency?cursor={self._residents.cursor_of(row.uid)}")
+        except (Unreachable, ProtocolViolation) as error:
+            log.debug("an agent does not tell", extra={"instance": row.name, "error": str(error)[:200]})
+            return _Answer(row.uid, None)
+        return _Answer(row.uid, response.body if response.status == 200 else None)
 
-        async def one(row: TableInstance) -> _Answer:
-            line = self._line_to(row)
-            if line is None:
-                return _Answer(row.uid, None)
-            try:
-                async with gate:
-                    response = await line.call("GET", f"{PREFIX}/residency?cursor={self._residents.cursor_of(row.uid)}")
-            except (Unreachable, ProtocolViolation) as error:
-                log.debug("an agent does not tell", extra={"instance": row.name, "error": str(error)[:200]})
-                return _Answer(row.uid, None)
-            return _Answer(row.uid, response.body if response.status == 200 else None)
-
-        return list(await asyncio.gather(*(one(row) for row in rows)))
-
-    def _weigh(
-        self, table: RoutingTable, held: Mapping[str, str], answers: Sequence[_Answer], down: frozenset[str]
-    ) -> tuple[Chosen, bool]:
-        """Do the arithmetic of a round, off the event loop; say also whether it differs from what is held."""
-        began_s = self._monotonic_s()
-        now_ms = began_s * 1000.0
+    def _follow(self, table: RoutingTable, held: Mapping[str, str]) -> None:
         if not self._adopted:
             self._adopted = True
-            self._residents.adopt(held, now_ms=now_ms)
+            self._residents.adopt(held, now_ms=self._monotonic_s() * 1000.0)
         if table is not self._table:
             self._residents.follow(table.instances, unpack_slots(table.slots, instances=len(table.instances)))
             self._table = table
+
+    def _hear(self, answers: Sequence[_Answer]) -> None:
+        began_s = self._monotonic_s()
         for answer in answers:
             if answer.body is None:
                 self._residents.missed()
                 continue
             try:
-                self._residents.heard(answer.uid, decode_report(answer.body), now_ms=now_ms)
+                self._residents.heard(answer.uid, decode_report(answer.body), now_ms=began_s * 1000.0)
             except ProtocolViolation as error:
                 self._residents.missed()
                 log.warning("a report cannot be used", extra={"uid": answer.uid, "error": str(error)[:200]})
-        chosen = self._residents.choose(now_ms=now_ms, down=down)
-        differs = chosen.users is not self._chosen.users and chosen.users != held
-        self.round_s = self._monotonic_s() - began_s
-        return chosen, differs
+        self.round_s += self._monotonic_s() - began_s
+
+    def _choose(self, held: Mapping[str, str], down: frozenset[str]) -> tuple[Chosen, bool]:
+        """Weigh; say also whether it comes to something else than what is held."""
+        began_s = self._monotonic_s()
+        chosen = self._residents.choose(now_ms=began_s * 1000.0, down=down)
+        changed = chosen.users is not self._chosen.users and chosen.users != held
+        self.round_s += self._monotonic_s() - began_s
+        return chosen, changed
 
     def _line_to(self, row: TableInstance) -> HttpLine | None:
         url = self._addresses.of(row)
@@ -243,7 +244,8 @@ class ResidencyLoop:
         for uid in [uid for uid in self._lines if uid not in staying]:
             await self._lines.pop(uid)[1].__aexit__(None, None, None)
 
-    async def _close(self) -> None:
+    async def aclose(self) -> None:
+        """Close the connections to agents."""
         await self._drop_lines(set())
 
     # -- what others ask -----------------------------------------------------------------------------------------------------
@@ -258,9 +260,9 @@ class ResidencyLoop:
         return replace(view, round_s=self.round_s)
 
     def overrides(self, *, known: str) -> bytes | None:
-        """Return the overrides in force, packed, for clients; None where `known` is their revision."""
+        """Return the overrides in force, packed, for clients; None where `known` is their revision, and before the first round."""
         revision = f"{self._name}-{self._revision}"
-        if known == revision:
+        if known == revision or not self.rounds:
             return None
         if self._packed is None:
             users = self._chosen.users
