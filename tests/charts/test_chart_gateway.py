@@ -116,7 +116,9 @@ def test_the_agent_takes_the_arguments_that_the_chart_gives_it(helm: Helm, flags
     config = command._config(options)
     validate(config)
     assert options.table == "kubernetes:feed/ranker"
-    assert found["haproxy"]["command"][-1] == str(config.directory / "haproxy.cfg")
+    started = found["haproxy"]["command"]
+    assert started[-1] == str(config.directory / "haproxy.cfg")
+    assert f"{options.haproxy_master},mode,600" in started
     assert f"{config.master_socket},mode,600" in found["haproxy"]["command"]
     ports = {port["name"]: port["containerPort"] for each in found.values() for port in each.get("ports", ())}
     assert config.bind == f":{ports['http']}"
@@ -131,6 +133,7 @@ def test_every_value_arrives(helm: Helm) -> None:
         *arguments
     }
     assert {"--bounded-load-percent=300", "--max-connections=20000", "--key-id=user-key", "--bind=:8443"} <= {*arguments}
+    assert {"--agents=https://{host}:9443", "--hot-users=5000", "--hot-user-seconds=60"} <= {*arguments}
     assert "--check-path=/healthz" in containers(other)["agent"]["args"]
     assert other["volumes"][1]["secret"]["items"] == [{"key": "current", "path": "key"}]
     assert pod["terminationGracePeriodSeconds"] == 30 + 10 + 5
@@ -139,6 +142,12 @@ def test_every_value_arrives(helm: Helm) -> None:
     assert (pod["nodeSelector"], pod["imagePullSecrets"]) == ({"kubernetes.io/os": "linux"}, [{"name": "pull-secret"}])
     service = the(gateways(helm, "--values", GATEWAYS), "Service", "ranker-gateway")
     assert (service["spec"]["type"], service["spec"]["ports"][0]["port"]) == ("LoadBalancer", 8000)
+
+
+def test_hot_users_are_followed_unless_nobody_says_where_agents_are(helm: Helm) -> None:
+    assert "--agents=http://{host}:9001" in containers(pod_of(helm, "--set", ONE))["agent"]["args"]
+    without = containers(pod_of(helm, "--set", f"{ONE},gateway.hotUsers.agents="))["agent"]["args"]
+    assert not [each for each in without if "agents" in each or "hot-user" in each]
 
 
 def test_replicas_keep_away_from_each_other_and_go_one_by_one(helm: Helm) -> None:

@@ -163,12 +163,84 @@ yes
 {{- end -}}
 {{- end -}}
 
-{{- /* Labels that select the gateway pods of one pool. Takes (dict "root" $ "pool" <name>). */ -}}
-{{- define "grfleet.gateway.selector" -}}
+{{- /* Labels that select the gateway or picker pods of one pool. Takes (dict "root" $ "pool" <name> "component" gateway|picker). */ -}}
+{{- define "grfleet.edge.selector" -}}
 app.kubernetes.io/name: {{ include "grfleet.name" .root }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
-app.kubernetes.io/component: gateway
-grfleet.dev/gateway: {{ .pool }}
+app.kubernetes.io/component: {{ .component }}
+grfleet.dev/{{ .component }}: {{ .pool }}
+{{- end -}}
+
+{{- /* An account that may read routing tables in its namespace and nothing else. Takes (dict "name" ... "namespace" ... "metadata" <text>). */ -}}
+{{- define "grfleet.edge.account" -}}
+apiVersion: v1
+kind: ServiceAccount
+{{ .metadata }}
+automountServiceAccountToken: false
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+{{ .metadata }}
+rules:
+  - apiGroups: [grfleet.dev]
+    resources: [grroutingtables]
+    verbs: [get, list, watch]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+{{ .metadata }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: Role
+  name: {{ .name }}
+subjects:
+  - kind: ServiceAccount
+    name: {{ .name }}
+    namespace: {{ .namespace }}
+{{- end -}}
+
+{{- /* Volumes with the pool's key and the account's token, mounted where they are needed only. Takes an item of pools. */ -}}
+{{- define "grfleet.edge.volumes" -}}
+- name: pool-key
+  secret:
+    secretName: {{ .keySecret.name }}
+    defaultMode: 0440
+    items:
+      - key: {{ .keySecret.key | default "key" }}
+        path: key
+- name: account
+  projected:
+    defaultMode: 0440
+    sources:
+      - serviceAccountToken:
+          path: token
+          expirationSeconds: 3600
+      - configMap:
+          name: kube-root-ca.crt
+          items:
+            - key: ca.crt
+              path: ca.crt
+{{- end -}}
+
+{{- /* Replicas on nodes of their own, as far as possible. Takes the labels that select them, as text. */ -}}
+{{- define "grfleet.edge.affinity" -}}
+podAntiAffinity:
+  preferredDuringSchedulingIgnoredDuringExecution:
+    - weight: 100
+      podAffinityTerm:
+        topologyKey: kubernetes.io/hostname
+        labelSelector:
+          matchLabels:
+            {{- . | nindent 12 }}
+{{- end -}}
+
+{{- /* Arguments by which a gateway or picker finds hot users. Takes the values hotUsers. */ -}}
+{{- define "grfleet.edge.hotUsers" -}}
+{{- if .agents }}
+- --agents={{ .agents }}
+- --hot-users={{ int .max }}
+- --hot-user-seconds={{ int .ttlSeconds }}
+{{- end }}
 {{- end -}}
 
 {{- /* What every container of ours may not do. */ -}}
@@ -211,7 +283,6 @@ args:
   - --key-id={{ .pool.keySecret.name }}
   - --directory=/run/grfleet
   - --haproxy-master=/run/grfleet/master.sock
-  - --haproxy-master=/run/grfleet/master.sock
   - --bind=:{{ $gateway.port }}
   - --metrics-bind=:8082
   - --health-bind=0.0.0.0:8081
@@ -221,6 +292,9 @@ args:
   - --max-connections={{ $gateway.maxConnections }}
   - --threads={{ $gateway.threads }}
   - --drain-seconds={{ $gateway.drainSeconds }}
+  {{- with include "grfleet.edge.hotUsers" $gateway.hotUsers | trim }}
+  {{- . | nindent 2 }}
+  {{- end }}
   {{- if not $gateway.honourChoices }}
   - --ignore-choices
   {{- end }}
