@@ -53,3 +53,10 @@ def test_the_walk_ends_with_every_user_on_the_server_that_is_left(tmp_path: Path
 def test_the_table_of_flags_is_that_of_the_command() -> None:
     flags = {option for action in _parser()._actions for option in action.option_strings if option.startswith("--")} - {"--help"}
     assert set(re.findall(r"^\| `(--[a-z-]+)", read(PAGE), re.M)) == flags
+
+
+def test_each_test_that_the_page_names_for_a_fault_exists() -> None:
+    named = re.findall(r"^\| [^|]+ \| `(test_gateway_\w+\.py)` \| `(test_\w+)` \|$", read(PAGE), re.M)
+    assert len(named) > 20
+    folder = ROOT / "tests" / "dataplane" / "gateway"
+    assert [(file, test) for file, test in named if f"def {test}(" not in (folder / file).read_text()] == []
