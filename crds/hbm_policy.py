@@ -56,7 +56,7 @@ class Step(ApiModel):
 class Refill(ApiModel):
     """How much of the host link the refill of a grown cache may take from serving."""
 
-    max_link_percent: Annotated[int, Strict(), Field(ge=1, le=100)] = 20
+    max_link_percent: Annotated[int, Strict(), Field(ge=1, le=100)] = 5
     """Highest refill rate in percent of the link that the engine describes."""
     max_bytes_per_second: Quantity | None = None
     """Highest refill rate in bytes per second; the lower of the two caps holds. Omitted: only maxLinkPercent caps."""
@@ -189,6 +189,9 @@ class HBMPolicyStatus(ApiModel):
     rollout: RolloutPhase | None = None
     """How far this generation has come in the pool that needs a look most: RolledBack, then Inconclusive, Withdrawn, Extended,
     Canary, Measuring, Complete. Absent where no pool needed canaries."""
+    model: ObjectName | None = None
+    """The AllocatorModel that strategy Learned runs, once it may. Absent with another strategy, which runs none whatever
+    spec.learned names."""
 
 
 class HBMPolicy(Resource):
@@ -216,7 +219,7 @@ KIND = Kind(
         Column("Current", ".status.current", "Instances with an intent of this generation.", type="integer"),
         Column("Of", ".status.instances", "Instances that the policy holds for.", type="integer"),
         Column("Rollout", ".status.rollout", "How far a change of strategy or model has come."),
-        Column("Model", ".spec.learned.model", "AllocatorModel of strategy Learned."),
+        Column("Model", ".status.model", "AllocatorModel that the strategy runs; empty unless it is Learned."),
         AGE,
     ),
     selectable_fields=(".spec.strategy", ".spec.learned.model"),
@@ -226,6 +229,6 @@ KIND = Kind(
         "enforcement": "Shadow",
         "bounds": {"minEmbPercent": 20, "fallbackEmbPercent": 50, "maxEmbPercent": 80},
         "learned": {"model": "split-2026-01", "clampPercent": 10},
-        "refill": {"maxLinkPercent": 20, "maxBytesPerSecond": "4G"},
+        "refill": {"maxLinkPercent": 5, "maxBytesPerSecond": "4G"},
     },
 )

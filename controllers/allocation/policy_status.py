@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from contract.agent import Strategy
 from controllers.allocation.rollout import permit_of
 from controllers.lookup import DEFAULT
 from controllers.pace import Restraint, WriteTimes, wait_before_write
@@ -74,7 +75,8 @@ class PolicyStatusLoop:
         old = policy.get("status") or {}
         if old == status:
             return DONE
-        wait = wait_before_write(self._writes.ages(key, now_s=began_s), transition=old.get("rollout") != status.get("rollout"))
+        transition = any(old.get(name) != status.get(name) for name in ("rollout", "model"))
+        wait = wait_before_write(self._writes.ages(key, now_s=began_s), transition=transition)
         if wait:
             return Result(wait)
         await write_status(ctx, HBM_POLICIES, policy, status, field_manager=FieldManager.ALLOCATION)
@@ -101,7 +103,15 @@ def status_of(policy: Object, store: Store, *, operator_namespace: str) -> dict[
         "current": sum(_is_made_from((each["spec"].get("intent") or {}).get("policyRef"), asked) for each in staying),
     }
     worst = next((phase for phase in WORST_FIRST if phase in phases), None)
-    return status if worst is None else {**status, "rollout": worst.value}
+    if worst is not None:
+        status["rollout"] = worst.value
+    model = _model_of(policy.get("spec") or {})
+    return status if model is None else {**status, "model": model}
+
+
+def _model_of(spec: Mapping[str, Any]) -> str | None:
+    """The model that the strategy runs; one that is only named beside another strategy is none."""
+    return (spec.get("learned") or {}).get("model") if spec.get("strategy") == Strategy.LEARNED else None
 
 
 def _pools_of(policy: Key, store: Store) -> Iterator[Object]:

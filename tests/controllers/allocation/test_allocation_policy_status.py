@@ -85,6 +85,15 @@ def test_a_rollout_of_an_older_generation_is_not_told() -> None:
     assert "rollout" not in counted(policy_object(generation=4), *fleet(phase="RolledBack"))
 
 
+@pytest.mark.parametrize(("strategy", "told"), [("Learned", "split-1"), ("Static", None), ("MissRatioCurve", None), (None, None)])
+def test_only_the_model_that_the_strategy_runs_is_told_though_another_strategy_may_name_one(
+    strategy: str | None, told: str | None
+) -> None:
+    policy = policy_object()
+    policy["spec"] = {"learned": {"model": "split-1"}, **({"strategy": strategy} if strategy else {})}
+    assert counted(policy, *fleet()).get("model") == told
+
+
 def keys(event: WatchEvent, store: Store) -> set[Key]:
     return set(PolicyStatusLoop().keys_for(event, store))
 
