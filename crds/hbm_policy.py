@@ -223,7 +223,6 @@ KIND = Kind(
         AGE,
     ),
     selectable_fields=(".spec.strategy", ".spec.learned.model"),
-    not_yet=("`recovery.freezeWhenBlocking`: the reference engine never says `refillBlocksServing`, so nothing is frozen",),
     example={
         "strategy": "Learned",
         "enforcement": "Shadow",

@@ -74,6 +74,12 @@ def parser() -> argparse.ArgumentParser:
     line.add_argument("--ssd-bytes", type=int, help="SSD below the host memory")
     line.add_argument("--max-split-change-bytes", type=int, help="largest change of embBytes in one revision")
     line.add_argument("--defer-shrinks-ms", type=float, help="hold every shrink of the KV cache back, for tests of callers")
+    line.add_argument(
+        "--refill-blocks-serving",
+        action="store_const",
+        const=True,
+        help="let no request begin before the refill of a grown cache is over, as some engines do; callers are told",
+    )
     line.add_argument("--warm", action="store_true", help="start with the EMB cache in its steady state")
     return line
 

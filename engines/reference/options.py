@@ -50,6 +50,7 @@ class ConfigFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forb
     ssd_bytes_per_second: Annotated[int, Meta(ge=1, le=1 << 50)] = InstanceConfig.ssd_bytes_per_second
     reload_fixed_ms: Annotated[float, Meta(ge=0, le=1e6)] = InstanceConfig.reload_fixed_ms
     refill_yields: bool = InstanceConfig.refill_yields
+    refill_blocks_serving: bool = InstanceConfig.refill_blocks_serving
     popularity: ItemPopularity = ItemPopularity(exponent=0.95, catalog_rows=10_000_000)
     service: ServiceFile = ServiceFile()
 
@@ -65,6 +66,7 @@ OPTIONS = (
     "ssd_bytes",
     "max_split_change_bytes",
     "defer_shrinks_ms",
+    "refill_blocks_serving",
 )
 
 
@@ -97,10 +99,12 @@ def instance_config(file: ConfigFile) -> InstanceConfig:
     Raises
     ------
     ConfigError
-        For an SSD tier without a host tier above it.
+        For an SSD tier without a host tier above it, or a refill that yields and blocks.
     """
     if file.ssd_bytes and not file.host_bytes:
         raise ConfigError("ssdBytes: the SSD is filled from the host tier, so hostBytes must be above 0")
+    if file.refill_yields and file.refill_blocks_serving:
+        raise ConfigError("refillBlocksServing: a refill that yields (refillYields) blocks nobody")
     name, _, version = file.model.partition(":")
     return InstanceConfig(
         pool_bytes=file.hbm_bytes,
@@ -120,6 +124,7 @@ def instance_config(file: ConfigFile) -> InstanceConfig:
         ssd_bytes_per_second=file.ssd_bytes_per_second,
         reload_fixed_ms=file.reload_fixed_ms,
         refill_yields=file.refill_yields,
+        refill_blocks_serving=file.refill_blocks_serving,
     )
 
 

@@ -48,6 +48,8 @@ class InstanceConfig:
     refill_yields : bool
         Whether a refill gets only what demand and reload leave of the link. Otherwise its rate is set aside for it, and slows
         them while it lasts.
+    refill_blocks_serving : bool
+        Whether no request begins before an ordered refill is over; the refill has the link to itself then.
     offload_queue_bytes : int, optional
         Most that may wait for the link to the host. A user that HBM evicts while there is no room for it is dropped, counted, and
         computed anew when it comes back; without a bound when absent.
@@ -74,6 +76,7 @@ class InstanceConfig:
     ssd_bytes_per_second: int = 6_000_000_000
     reload_fixed_ms: float = 0.0
     refill_yields: bool = False
+    refill_blocks_serving: bool = False
     offload_queue_bytes: int | None = None
     max_rows_per_request: int = 4_000_000
 
@@ -84,6 +87,8 @@ class InstanceConfig:
             raise ValueError(f"pool_bytes: {self.pool_bytes} is below one granule of {self.granule_bytes}")
         if self.load_behind_percent is not None and not 0 <= self.load_behind_percent <= 100:
             raise ValueError(f"load_behind_percent: {self.load_behind_percent} is not within 0..100")
+        if self.refill_yields and self.refill_blocks_serving:
+            raise ValueError("refill_blocks_serving: a refill that yields blocks nobody")
         if self.offload_queue_bytes is not None and self.offload_queue_bytes < 0:
             raise ValueError(f"offload_queue_bytes: {self.offload_queue_bytes} is below 0")
         if self.ssd_bytes and not self.host_bytes:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from contract import engine
 from contract.histogram import LatencyRecorder
 from contract.keys import sample_key
-from contract.residency import ResidencyReport
+from contract.residency import MAX_USERS, ResidencyReport
 from contract.samples import KIND_KV, SampleBuffer, is_sampled
 from simulator.core.config import InstanceConfig
 from simulator.core.counting import Tally, split_state
@@ -280,12 +280,13 @@ class GRInstanceCore:
             p99_ms=config.p99_ms,
             sampling=config.sampling,
             max_split_change_bytes=config.max_split_change_bytes,
+            refill_blocks_serving=config.refill_blocks_serving,
         )
 
-    def residency(self, cursor: int, *, now_ms: float) -> ResidencyReport:
-        """Return whose state changed after a cursor, most recent first; a cursor that is not known starts over."""
+    def residency(self, cursor: int, *, now_ms: float, most: int = MAX_USERS) -> ResidencyReport:
+        """Return whose state changed after a cursor, at most so many users; a cursor that is not known starts over."""
         self.advance(now_ms)
-        since, users = self.resident.since(cursor, now_ms=self.clock_ms)
+        since, users = self.resident.since(cursor, now_ms=self.clock_ms, most=most)
         return ResidencyReport(
             start_id=self.start_id, generation=self.epoch, since=since, cursor=self.resident.cursor, users=users
         )
@@ -338,7 +339,7 @@ class GRInstanceCore:
         if gather:
             self._link.took(gather - model.gather_fixed_ms)
         service = compute + gather
-        start = max(arrival, self._free_at_ms)
+        start = max(arrival, self._free_at_ms, self._refilled_at_ms())
         self._free_at_ms = start + service
         self._jobs.append((start, start + service, key))
         if start <= arrival:
@@ -443,9 +444,16 @@ class GRInstanceCore:
 
     def _refill_share(self) -> float:
         """Share of the link that is set aside for a refill now."""
-        if self.config.refill_yields or not self.emb.backlog_bytes:
+        if self.config.refill_yields or self.config.refill_blocks_serving or not self.emb.backlog_bytes:
             return 0.0
         return min(MAX_REFILL_SHARE, self.split.refill_bytes_per_second / self.config.service.link_bytes_per_second)
+
+    def _refilled_at_ms(self) -> float:
+        """When a refill that blocks serving will be over at its rate; long ago when none does."""
+        rate = self.split.refill_bytes_per_second
+        if not self.config.refill_blocks_serving or not rate or not self.emb.backlog_bytes:
+            return -math.inf
+        return self._refilled_to_ms + 1e3 * (self.emb.backlog_bytes - self._refill_carry) / rate
 
     def _refill_until(self, now_ms: float) -> None:
         """Spend the refill budget of the time passed; what is below one sampled row is carried on."""

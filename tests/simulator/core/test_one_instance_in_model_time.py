@@ -284,3 +284,25 @@ def test_a_request_that_hits_enough_does_not_wait_for_the_rows_it_misses(percent
     missed = told.emb.rows_asked - told.emb.rows_hit
     assert told.emb.rows_defaulted == {None: 0, 0: missed, 100: 0}.get(percent, told.emb.rows_defaulted)
     assert told.bytes.demand == waits.observe(1e5).counters.bytes.demand, "the rows are loaded all the same"
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+def test_where_refill_blocks_serving_no_request_begins_before_it_is_over(blocks: bool) -> None:
+    # given a grown EMB cache that is owed more than a second of refill
+    engine = core(refill_blocks_serving=blocks)
+    engine.warm()
+    engine.put_split(split(engine, 1, 28 * MIB, 32 * MIB), now_ms=0.0)
+    engine.put_split(split(engine, 2, 32 * MIB, 32 * MIB, refill=2 * MIB), now_ms=0.0)
+    assert engine.describe().refill_blocks_serving is blocks
+    over_ms = 1000.0 * engine.observe(0.0).split.refill_backlog_bytes / (2 * MIB)
+    assert over_ms > 1000.0
+    # when requests come meanwhile and after it, then the first wait for its end and the others in line
+    first, second = engine.rank(rank(1, who=1), 100.0), engine.rank(rank(2, who=2), 400.0)
+    late = engine.rank(rank(3, who=3), 10_000.0)
+    if blocks:
+        assert first.queue_ms == pytest.approx(over_ms - 100.0, abs=60.0)  # the rows it misses are owed no more
+        assert second.queue_ms == pytest.approx(first.queue_ms + first.service_ms - 300.0)
+    else:
+        assert first.queue_ms == second.queue_ms == 0.0
+    assert late.queue_ms == 0.0
+    assert engine.observe(10_000.0).split.refill_backlog_bytes == 0
