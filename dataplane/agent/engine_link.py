@@ -85,8 +85,8 @@ class EngineLink:
         content = None if draining else msgspec.json.encode(engine.DrainRequest(draining=False))
         return answers.decode((await self._call("POST", "/drain", body=content)).body, engine.DrainAnswer)
 
-    async def residency(self, cursor: int) -> ResidencyReport | None:
-        response = await self._call("GET", f"/residency?cursor={cursor}", accept=(200, 404, 501))
+    async def residency(self, cursor: int, *, most: int) -> ResidencyReport | None:
+        response = await self._call("GET", f"/residency?cursor={cursor}&most={most}", accept=(200, 404, 501))
         return decode_report(response.body) if response.status == 200 else None
 
     async def samples(self, cursor: int) -> tuple[NDArray[Any], int, int]:

@@ -21,8 +21,8 @@ class EnginePort(Protocol):
 
     async def drain(self, *, draining: bool) -> DrainAnswer: ...
 
-    async def residency(self, cursor: int) -> ResidencyReport | None:
-        """Return whose state changed after `cursor`, None from an engine that does not tell."""
+    async def residency(self, cursor: int, *, most: int) -> ResidencyReport | None:
+        """Return whose state changed after `cursor`, of at most so many users; None from an engine that does not tell."""
         ...
 
     async def samples(self, cursor: int) -> tuple[NDArray[Any], int, int]:

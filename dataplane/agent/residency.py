@@ -7,6 +7,7 @@ begins anew, makes every older cursor begin anew too. With nobody asking, nothin
 
 import asyncio
 import logging
+import struct
 from collections import OrderedDict
 from collections.abc import Callable
 from itertools import islice
@@ -14,7 +15,7 @@ from itertools import islice
 import msgspec
 
 from contract.errors import ProtocolViolation, Unreachable
-from contract.residency import MAX_USERS, InstanceLoad, ResidencyReport, UserState
+from contract.residency import InstanceLoad, ResidencyReport, UserState
 from dataplane.agent.ports import EnginePort
 from dataplane.agent.report import Known
 from dataplane.agent.window import Report
@@ -22,6 +23,10 @@ from policies.allocation.types import Costs
 
 PERIOD_S = 1.0
 """Least time between two readings of the engine."""
+KEPT = 2500
+"""Users whose last change is kept, and asked for at most; half of what a report may hold, as an agent has to weigh little."""
+_CHANGE = struct.Struct("<QdIII")  # cursor at which it was read, when it was last used, tokens by tier
+_MOST_TOKENS = 2**32 - 1
 log = logging.getLogger("grfleet.agent")
 
 
@@ -48,7 +53,7 @@ class ResidencyShelf:
         self._generation = 0
         self._cursor = 0
         self._floor = 0
-        self._changes: OrderedDict[str, tuple[int, float, UserState]] = OrderedDict()
+        self._changes: OrderedDict[bytes, bytes] = OrderedDict()  # packed: half the memory of five thousand objects
 
     async def report(self, cursor: int, *, uid: str, load: InstanceLoad) -> ResidencyReport | None:
         """Return what changed after a cursor; None from an engine that does not tell, or has not yet.
@@ -82,19 +87,20 @@ class ResidencyShelf:
         now_s = self._monotonic_s()
         if self._floor <= cursor <= self._cursor:
             fresh: list[UserState] = []
-            for sequence, read_s, state in reversed(self._changes.values()):
+            for key, change in reversed(self._changes.items()):
+                sequence, state = _unpacked(key, change, now_s)
                 if sequence <= cursor:
                     break
-                fresh.append(_aged(state, now_s - read_s))
+                fresh.append(state)
             return cursor, fresh
-        held = (_aged(state, now_s - read_s) for _, read_s, state in reversed(self._changes.values()) if not state.gone)
-        return 0, list(islice(held, MAX_USERS))
+        every = (_unpacked(key, change, now_s)[1] for key, change in reversed(self._changes.items()))
+        return 0, list(islice((state for state in every if not state.gone), KEPT))
 
     async def _read(self, now_s: float) -> None:
         try:
-            report = await self._engine.residency(self._cursor)
+            report = await self._engine.residency(self._cursor, most=KEPT)
             if report is not None and report.start_id != self._start_id and self._cursor:
-                report = await self._engine.residency(0)  # cursors of another process mean nothing here
+                report = await self._engine.residency(0, most=KEPT)  # cursors of another process mean nothing here
         except (Unreachable, ProtocolViolation) as error:
             if self._answers:
                 log.warning("residency cannot be read", extra={"error": str(error)[:200]})
@@ -111,14 +117,22 @@ class ResidencyShelf:
             self._changes.clear()
             self._floor = report.cursor
         for state in reversed(report.users):
-            self._changes[state.key] = (report.cursor, now_s, state)
-            self._changes.move_to_end(state.key)
-        while len(self._changes) > MAX_USERS:
-            _, (self._floor, _, _) = self._changes.popitem(last=False)
+            key = bytes.fromhex(state.key)
+            self._changes[key] = _packed(report.cursor, now_s, state)
+            self._changes.move_to_end(key)
+        while len(self._changes) > KEPT:
+            self._floor = _CHANGE.unpack(self._changes.popitem(last=False)[1])[0]
 
 
-def _aged(state: UserState, seconds: float) -> UserState:
-    return msgspec.structs.replace(state, age_ms=round(state.age_ms + 1000.0 * seconds, 1)) if seconds > 0.0 else state
+def _packed(sequence: int, now_s: float, state: UserState) -> bytes:
+    hbm, host, ssd = (min(tokens, _MOST_TOKENS) for tokens in (state.tokens_hbm, state.tokens_host, state.tokens_ssd))
+    return _CHANGE.pack(sequence, now_s - state.age_ms / 1000.0, hbm, host, ssd)
+
+
+def _unpacked(key: bytes, change: bytes, now_s: float) -> tuple[int, UserState]:
+    sequence, used_s, hbm, host, ssd = _CHANGE.unpack(change)
+    age_ms = round(max(0.0, now_s - used_s) * 1000.0, 1)
+    return sequence, UserState(key=key.hex(), tokens_hbm=hbm, tokens_host=host, tokens_ssd=ssd, age_ms=age_ms)
 
 
 def load_of(known: Known, window: Report, costs: Costs | None) -> InstanceLoad:

@@ -260,7 +260,7 @@ class ResidencyLoop:
         return replace(view, round_s=self.round_s)
 
     def overrides(self, *, known: str) -> bytes | None:
-        """Return the overrides in force, packed, for clients; None where `known` is their revision, and before the first round."""
+        """Return the overrides in force, packed, for clients; None where `known` is theirs, and before the first round."""
         revision = f"{self._name}-{self._revision}"
         if known == revision or not self.rounds:
             return None

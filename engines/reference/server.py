@@ -11,6 +11,7 @@ import msgspec
 from aiohttp import web
 
 from contract import engine
+from contract.residency import MAX_USERS
 from engines.reference.clock import ModelClock, StampRefused
 from engines.reference.metrics import render
 from engines.reference.shared_samples import SharedSamples
@@ -75,14 +76,17 @@ class EngineServer:
         return reply(answer)
 
     async def samples(self, request: web.Request) -> web.Response:
-        asked = cursor_of(request)
+        asked = whole_number(request, "cursor")
         self._shared.publish()
         payload, cursor, lost = self._core.samples.read(asked)
         headers = {engine.CURSOR_HEADER: str(cursor), engine.LOST_HEADER: str(lost)}
         return web.Response(body=payload, content_type="application/octet-stream", headers=headers)
 
     async def residency(self, request: web.Request) -> web.Response:
-        return reply(self._core.residency(cursor_of(request), now_ms=self._clock.now_ms()))
+        most = whole_number(request, "most", default=MAX_USERS)
+        if not 1 <= most <= MAX_USERS:
+            raise Refused(f"most: {most} is not within 1..{MAX_USERS}")
+        return reply(self._core.residency(whole_number(request, "cursor"), now_ms=self._clock.now_ms(), most=most))
 
     async def ready(self, _: web.Request) -> web.Response:
         answer = self._core.ready()
@@ -134,17 +138,17 @@ class EngineServer:
         return web.Response(body=body, headers={"content-type": content_type})
 
 
-def cursor_of(request: web.Request) -> int:
-    """Return the cursor that a request names, 0 without one.
+def whole_number(request: web.Request, name: str, *, default: int = 0) -> int:
+    """Return a number of the query.
 
     Raises
     ------
     Refused
-        When it is no cursor.
+        When it is none.
     """
-    raw = request.query.get("cursor", "0")
+    raw = request.query.get(name, str(default))
     if not (raw.isascii() and raw.isdigit() and len(raw) <= 19):
-        raise Refused(f"cursor: {raw[:40]!r} is not a non-negative integer")
+        raise Refused(f"{name}: {raw[:40]!r} is not a non-negative integer")
     return int(raw)
 
 

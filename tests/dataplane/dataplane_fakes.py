@@ -211,7 +211,7 @@ class FakeEngine:
         self.draining = None if self.draining is None else taken
         return DrainAnswer(draining=taken, in_flight=self.in_flight)
 
-    async def residency(self, cursor: int) -> ResidencyReport | None:
+    async def residency(self, cursor: int, *, most: int) -> ResidencyReport | None:
         return None
 
     async def samples(self, cursor: int) -> tuple[NDArray[Any], int, int]:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from contract import engine
 from contract.agent import PREFIX
 from contract.errors import Unreachable
-from contract.residency import MAX_USERS, InstanceLoad, ResidencyReport, UserState
-from dataplane.agent.residency import ResidencyShelf
+from contract.residency import InstanceLoad, ResidencyReport, UserState
+from dataplane.agent.residency import KEPT, ResidencyShelf
 from dataplane.agent.server import route_of
 from simulator.core.config import InstanceConfig
 from simulator.core.instance import GRInstanceCore
@@ -49,11 +49,11 @@ class Engine:
         held = {key[0]: self.core._tokens_of(key) for key in (*self.core.kv.keys_oldest_first(), *self.core.lower.users())}
         return {key: tokens for key, tokens in held.items() if any(tokens)}
 
-    async def residency(self, cursor: int) -> ResidencyReport | None:
+    async def residency(self, cursor: int, *, most: int) -> ResidencyReport | None:
         self.calls += 1
         if self.silent:
             raise Unreachable("silent")
-        return self.core.residency(cursor, now_ms=self.now)
+        return self.core.residency(cursor, now_ms=self.now, most=most)
 
 
 class Reader:
@@ -152,7 +152,7 @@ async def test_a_silent_engine_is_told_as_not_reachable_and_its_users_grow_old()
 
 async def test_an_engine_that_does_not_tell_is_no_report() -> None:
     class Mute(Engine):
-        async def residency(self, cursor: int) -> ResidencyReport | None:
+        async def residency(self, cursor: int, *, most: int) -> ResidencyReport | None:
             return None
 
     assert await ResidencyShelf(Mute(), monotonic_s=FakeClock()).report(0, uid="uid-1", load=UP) is None
@@ -160,10 +160,10 @@ async def test_an_engine_that_does_not_tell_is_no_report() -> None:
 
 async def test_the_shelf_is_bounded_and_forgets_the_oldest() -> None:
     class Busy(Engine):
-        async def residency(self, cursor: int) -> ResidencyReport | None:
+        async def residency(self, cursor: int, *, most: int) -> ResidencyReport | None:
             first = cursor + 1
-            users = [UserState(key=user(n), tokens_hbm=1) for n in reversed(range(first, first + 3000))]
-            return ResidencyReport(start_id="s", generation=0, since=cursor, cursor=cursor + 3000, users=users)
+            users = [UserState(key=user(n), tokens_hbm=1) for n in reversed(range(first, first + 2000))]
+            return ResidencyReport(start_id="s", generation=0, since=cursor, cursor=cursor + 2000, users=users)
 
     clock = FakeClock()
     shelf = ResidencyShelf(Busy(), monotonic_s=clock)
@@ -173,8 +173,8 @@ async def test_the_shelf_is_bounded_and_forgets_the_oldest() -> None:
         last = await shelf.report(0, uid="", load=UP)
     assert first is not None
     assert last is not None
-    assert len(last.users) == MAX_USERS
-    assert last.users[0].key == user(12_000)
+    assert len(last.users) == KEPT
+    assert last.users[0].key == user(8_000)
     assert (await shelf.report(first.cursor, uid="", load=UP)).since == 0
 
 
