@@ -34,6 +34,8 @@ from controllers.runtime.runtime import Runtime  # noqa: E402
 from controllers.runtime.settings import Settings  # noqa: E402
 from dataplane.agent.metrics import AgentMetrics  # noqa: E402
 from dataplane.gateway.metrics import GatewayMetrics  # noqa: E402
+from dataplane.picker.metrics import PickerMetrics  # noqa: E402
+from dataplane.gateway.residency_metrics import ResidencyMetrics  # noqa: E402
 from engines.reference.clock import ModelClock  # noqa: E402
 from engines.reference.metrics import render  # noqa: E402
 from simulator.core.instance import GRInstanceCore  # noqa: E402
@@ -72,7 +74,12 @@ def agent_table() -> str:
 
 
 def gateway_table() -> str:
-    return HEAD + "".join(sorted(row(one.name, one.kind, one.label_names, one.help) for one in GatewayMetrics().registry))
+    every = (*GatewayMetrics().registry, *ResidencyMetrics().registry)
+    return HEAD + "".join(sorted(row(one.name, one.kind, one.label_names, one.help) for one in every))
+
+
+def picker_table() -> str:
+    return HEAD + "".join(sorted(row(one.name, one.kind, one.label_names, one.help) for one in PickerMetrics().registry))
 
 
 def engine_table() -> str:
@@ -89,6 +96,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "operator": operator_table,
     "agent": agent_table,
     "gateway": gateway_table,
+    "picker": picker_table,
     "engine": engine_table,
     "queries": markdown_table,
 }
