@@ -32,13 +32,15 @@ class Sizes:
     cold: int = 50_000
     instances: int = 32
     many: int = 1000
-    rounds: int = 12
+    lives: int = 3
+    rounds: int = 4
     seconds: float = 0.7
     event_rounds: int = 3
+    patience: float = 1.0
     rate: int = 2000
 
 
-QUICK = Sizes(hot=4_000, cold=2_000, many=100, rounds=2, seconds=0.15, event_rounds=1, rate=500)
+QUICK = Sizes(hot=4_000, cold=2_000, many=100, lives=1, rounds=2, seconds=0.15, event_rounds=1, patience=0.3, rate=500)
 
 
 def run(*, quick: bool, as_json: bool, seed: int) -> None:
@@ -56,11 +58,11 @@ def run(*, quick: bool, as_json: bool, seed: int) -> None:
 def notes_of(sizes: Sizes, version: str) -> str:
     """Return what the figures are of."""
     return (
-        f"HAProxy {version}, one thread on a core of its own; {sizes.instances} instances, load and agent on the others, all at "
-        f"niceness {NICENESS} where that is allowed; load average {os.getloadavg()[1]:.0f} at the end. {sizes.hot} users in the "
-        f"hot-user table ask {HOT_SHARE:.0%} of all requests (power law), {sizes.cold} others the rest. Closed loops of "
-        f"{CONNECTIONS} connections in turns of {sizes.seconds} s; shares are of pairs of one round. Events: an open loop of "
-        f"{sizes.rate} requests a second, whose latencies begin when a request was due"
+        f"HAProxy {version}, one thread on a core of its own; {sizes.instances} instances, load and agent on the others; all but "
+        f"the agent at niceness {NICENESS} where that is allowed; load average {os.getloadavg()[1]:.0f} at the end. {sizes.hot} "
+        f"users in the hot-user table ask {HOT_SHARE:.0%} of all requests (power law), {sizes.cold} others the rest. Closed "
+        f"loops of {CONNECTIONS} connections in turns of {sizes.seconds} s, {sizes.lives} starts of each HAProxy; shares are of "
+        f"pairs of one round. Events: an open loop of {sizes.rate} requests a second, whose latencies begin when a request was due"
     )
 
 
@@ -75,13 +77,15 @@ def measure(sizes: Sizes, *, seed: int) -> list[Result]:
             rng = np.random.default_rng(seed)
             crowd = crowd_of(folder, hot=sizes.hot, cold=sizes.cold, instances=sizes.instances, rng=rng)
             tables = Tables(dict(enumerate(ports)))
-            results = ladder(program, folder, crowd, tables, rounds=rounds, seconds=seconds)
-            results += latencies(program, folder, crowd, tables, rounds=rounds // 2, seconds=seconds, rate=sizes.rate)
-            results += many(program, folder, crowd, tables, count=sizes.many, rounds=rounds // 3 + 1, seconds=seconds, seed=seed)
-            results += _through_envoy(folder / "envoy", crowd, ports, rounds=rounds // 3 + 1, seconds=seconds)
+            results = ladder(program, folder, crowd, tables, lives=sizes.lives, rounds=rounds, seconds=seconds)
+            results += latencies(program, folder, crowd, tables, rounds=rounds, seconds=seconds, rate=sizes.rate)
+            results += many(program, folder, crowd, tables, count=sizes.many, rounds=rounds, seconds=seconds, seed=seed)
+            results += _through_envoy(folder / "envoy", crowd, ports, rounds=rounds, seconds=seconds)
             fewer = Tables(dict(enumerate(ports[:-1])))
             crowd = crowd.among(sizes.instances - 1)
-            return results + events(program, folder, crowd, fewer, rounds=sizes.event_rounds, rate=sizes.rate)
+            return results + events(
+                program, folder, crowd, fewer, rounds=sizes.event_rounds, rate=sizes.rate, patience=sizes.patience
+            )
 
 
 def _through_envoy(folder: Path, crowd: Crowd, ports: Sequence[int], *, rounds: int, seconds: float) -> list[Result]:

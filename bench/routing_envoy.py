@@ -20,6 +20,8 @@ from contract.keys import slot_of, user_key
 from testbed.envoy import ensure_envoy
 
 _WARM_UP_S = 0.3
+_CONNECTIONS = 8
+"""So few that the bound of neither moves a user."""
 
 
 class Ports:
@@ -62,7 +64,7 @@ class Behind(Site):
 async def _through(
     folder: Path, port: int, users: Path, order: Path, seconds: float, site: Behind
 ) -> tuple[Window, float, float]:
-    with load(folder, port, users, order) as asking:
+    with load(folder, port, users, order, connections=_CONNECTIONS) as asking:
         await asyncio.sleep(_WARM_UP_S)
         asking.window("measured")
         before = site.cpu_us()

@@ -34,7 +34,11 @@ class Stage:
     table: RoutingTable
     victim: Child
     rate: int
-    asked: int = 0
+    patience: float
+
+    def wait(self, seconds: float) -> None:
+        """Let things happen for a while, less when the measurement is a short one."""
+        time.sleep(seconds * self.patience)
 
     @contextmanager
     def asking(self, name: str, before: Sequence[int], after: Sequence[int]) -> Iterator[Load]:
@@ -43,9 +47,9 @@ class Stage:
         with load(
             self.proxy.config.directory, self.proxy.port, users, self.crowd.order, connections=CONNECTIONS, rate=self.rate
         ) as asking:
-            time.sleep(0.2)
+            self.wait(0.2)
             asking.window("steady")
-            time.sleep(_QUIET_S)
+            self.wait(_QUIET_S)
             yield asking
 
 
@@ -65,7 +69,7 @@ class Event:
 
 
 @contextmanager
-def stage(program: Program, folder: Path, crowd: Crowd, tables: Tables, *, rate: int) -> Iterator[Stage]:
+def stage(program: Program, folder: Path, crowd: Crowd, tables: Tables, *, rate: int, patience: float) -> Iterator[Stage]:
     """A whole gateway with its agent; the last instance is a process of its own, so that it can be killed."""
     with ExitStack() as stack:
         last = len(tables.ports)
@@ -78,7 +82,7 @@ def stage(program: Program, folder: Path, crowd: Crowd, tables: Tables, *, rate:
         agent.begin_users(crowd)
         agent.told()
         agent.tell(table)
-        yield Stage(running, agent, crowd, own, table, victim, rate)
+        yield Stage(running, agent, crowd, own, table, victim, rate, patience)
 
 
 def update(at: Stage, event: Event) -> None:
@@ -90,7 +94,7 @@ def update(at: Stage, event: Event) -> None:
         at.agent.begin_users(moved)
         told = at.agent.told()
         asking.window("after", right=AFTER)
-        time.sleep(_AFTER_S)
+        at.wait(_AFTER_S)
         event.windows.append(asking.end())
     event.counted("hot-user entries a second, written under load", told.commands / told.seconds)
     at.agent.begin_users(at.crowd)
@@ -107,7 +111,7 @@ def drain(at: Stage, event: Event) -> None:
         at.agent.begin(less)
         told = at.agent.told()
         asking.window("after", right=AFTER, watched=number)
-        time.sleep(_AFTER_S)
+        at.wait(_AFTER_S)
         seen = asking.end()
         event.windows.append(seen)
     last = max(seen["drain"].last_seen, seen["after"].last_seen)
@@ -124,7 +128,7 @@ def add(at: Stage, event: Event) -> None:
         at.agent.begin(more)
         told = at.agent.told()
         asking.window("after", right=AFTER)
-        time.sleep(_AFTER_S)
+        at.wait(_AFTER_S)
         event.windows.append(asking.end())
     event.took("add 1 instance: until its users are there", told.settled - told.began)
     at.table = more
@@ -138,12 +142,12 @@ def kill_instance(at: Stage, event: Event) -> None:
     with at.asking("kill", before, after) as asking:
         began = asking.window("dead", right=AFTER)
         at.victim.kill()
-        time.sleep(1.0)
+        at.wait(1.0)
         at.victim, _ = instances(at.proxy.config.directory, number, 1, port=at.tables.ports[number])
         asking.window("returns", right=AFTER)
-        time.sleep(_RETURN_S + 1.5)
+        at.wait(_RETURN_S + 1.5)
         asking.window("after", right=BEFORE)
-        time.sleep(_AFTER_S)
+        at.wait(_AFTER_S)
         seen = asking.end()
         event.windows.append(seen)
     late = max(each.last_failed for each in seen.values())
@@ -156,9 +160,9 @@ def reload(at: Stage, event: Event) -> None:
     with at.asking("reload", own, own) as asking:
         began = asking.window("reload")
         at.proxy.reload()
-        time.sleep(_RETURN_S)
+        at.wait(_RETURN_S)
         asking.window("after")
-        time.sleep(_AFTER_S)
+        at.wait(_AFTER_S)
         seen = asking.end()
         event.windows.append(seen)
     event.took("reload of HAProxy: until every user is back", _last(seen, "wrong") - began if _last(seen, "wrong") else 0)
@@ -170,13 +174,13 @@ def restart_agent(at: Stage, event: Event) -> None:
     with at.asking("agent", own, own) as asking:
         asking.window("agent")
         at.agent.child.kill()
-        time.sleep(_AFTER_S)
+        at.wait(_AFTER_S)
         at.agent = Agent(at.proxy)
         at.agent.begin_users(at.crowd)
         at.agent.told()
         told = at.agent.tell(at.table)
         asking.window("after")
-        time.sleep(_AFTER_S)
+        at.wait(_AFTER_S)
         event.windows.append(asking.end())
     event.counted("restart of the agent: commands of the new one", told.commands)
 
@@ -189,9 +193,9 @@ def restart_haproxy(at: Stage, event: Event) -> None:
         at.proxy.kill()
         at.proxy.start()
         started = time.monotonic_ns()
-        time.sleep(_RETURN_S)
+        at.wait(_RETURN_S)
         asking.window("after")
-        time.sleep(_AFTER_S)
+        at.wait(_AFTER_S)
         seen = asking.end()
         event.windows.append(seen)
     event.took("restart of HAProxy: until it answers", _last(seen, "failed") - began)
@@ -218,10 +222,12 @@ _GOALS_MS = {
 }
 
 
-def events(program: Program, folder: Path, crowd: Crowd, tables: Tables, *, rounds: int, rate: int) -> list[Result]:
+def events(
+    program: Program, folder: Path, crowd: Crowd, tables: Tables, *, rounds: int, rate: int, patience: float
+) -> list[Result]:
     """Every event `rounds` times, in turn."""
     found = {name: Event() for name, *_ in EVENTS}
-    with stage(program, folder, crowd, tables, rate=rate) as at, ExitStack() as stack:
+    with stage(program, folder, crowd, tables, rate=rate, patience=patience) as at, ExitStack() as stack:
         stack.callback(lambda: at.victim.kill())
         stack.callback(lambda: at.agent.child.kill())
         for _ in range(rounds):

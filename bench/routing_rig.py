@@ -38,7 +38,8 @@ class Proxy:
     child: Child | None = None
 
     def start(self) -> None:
-        mode = ["-W", "-db"] if self.master else ["-db"]
+        self.config.admin_socket.unlink(missing_ok=True)
+        mode = ["-W"] if self.master else ["-db"]
         self.child = Child(
             [self.program.path, *mode, "-f", self.config.directory / "haproxy.cfg"],
             on=cores()[0],
@@ -46,9 +47,12 @@ class Proxy:
             environment=self.program.environment,
         )
         child = self.child
-        until(lambda: opens(self.port) or child.process.poll() is not None, "HAProxy listens")
+        until(lambda: self._listens() or child.process.poll() is not None, "HAProxy listens")
         if child.process.poll() is not None:
             raise RuntimeError(f"HAProxy does not start: {child.log.read_text()[-1500:]}")
+
+    def _listens(self) -> bool:
+        return self.config.admin_socket.exists() and opens(self.port)
 
     def kill(self) -> None:
         """End all its processes as kill -9 does."""
@@ -124,7 +128,7 @@ class Agent:
     def __init__(self, beside: Proxy) -> None:
         self._folder = beside.config.directory
         command = [sys.executable, "-m", "bench.routing_agent", str(self._folder), str(beside.port)]
-        self.child = Child(command, on=cores()[1], log=self._folder / "agent.log", talks=True)
+        self.child = Child(command, on=cores()[1], log=self._folder / "agent.log", talks=True, niceness=0)
 
     def tell(self, table: RoutingTable) -> Told:
         """Give it a table and wait until HAProxy holds it."""

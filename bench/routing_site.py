@@ -26,7 +26,7 @@ from testbed.debian import DebianError, ensure_debian_tree
 SOURCES = Path(__file__).resolve().parent / "routing_load"
 BEFORE, AFTER, EITHER, ANY = 1, 2, 3, 4
 NICENESS = -15
-"""Of everything that is measured, where this is allowed: neighbours then interrupt it less."""
+"""Of HAProxy, instances and load, where this is allowed: neighbours then interrupt them less."""
 _PATIENCE_S = 20.0
 
 
@@ -135,6 +135,7 @@ class Child:
         log: Path,
         environment: dict[str, str] | None = None,
         talks: bool = False,
+        niceness: int = NICENESS,
     ) -> None:
         self.log = log
         with log.open("ab") as stream:
@@ -148,7 +149,7 @@ class Child:
             )
         os.sched_setaffinity(self.process.pid, on)
         with contextlib.suppress(PermissionError):
-            os.setpriority(os.PRIO_PROCESS, self.process.pid, NICENESS)
+            os.setpriority(os.PRIO_PROCESS, self.process.pid, niceness)
 
     @property
     def pid(self) -> int:

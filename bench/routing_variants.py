@@ -31,10 +31,10 @@ NAMES = Part("name of the instance in the answer", r"^  http-response set-header
 KEY = Part("user key at the edge", r"gr_key|^  http-request del-header x-(user-id|gr-user-key)$")
 HASH = Part("hash of the key", r"^  balance hash ", "  balance hash req.fhdr(x-user-id)")
 
-PLAIN, KEYED, NAMED, OVERRIDES, TABLES, WHOLE = (
+PLAIN, NAMED, KEYED, OVERRIDES, TABLES, WHOLE = (
     "plain consistent hash",
-    "+ user key at the edge",
     "+ name of the instance in the answer",
+    "+ user key at the edge",
     "+ hot-user table (overrides only)",
     "+ slot table",
     "+ choice that the caller echoes (the whole gateway)",
@@ -43,8 +43,8 @@ PLAIN, KEYED, NAMED, OVERRIDES, TABLES, WHOLE = (
 #: What each variant lacks of the whole, from the least to the most.
 LACKS: dict[str, tuple[Part, ...]] = {
     PLAIN: (BOUND, ECHO, SLOTS, USERS, NAMES, HASH, KEY),
-    KEYED: (BOUND, ECHO, SLOTS, USERS, NAMES),
-    NAMED: (BOUND, ECHO, SLOTS, USERS),
+    NAMED: (BOUND, ECHO, SLOTS, USERS, HASH, KEY),
+    KEYED: (BOUND, ECHO, SLOTS, USERS),
     OVERRIDES: (BOUND, ECHO, SLOTS),
     TABLES: (ECHO,),
     WHOLE: (),
