@@ -11,11 +11,13 @@ from controllers.models.verify import Verdict, verify
 from controllers.parsed import ParsedObjects
 from controllers.runtime.errors import Terminal
 from controllers.runtime.loop import Context
-from controllers.runtime.resources import ALLOCATOR_MODELS, CONFIG_MAPS, INSTANCES, Key, Object, uid_of
+from controllers.runtime.resources import ALLOCATOR_MODELS, CONFIG_MAPS, GROUP_PREFIX, INSTANCES, Key, Object, uid_of
 from crds import AllocatorModel, explain_invalid
 
 BY_MODEL = "model"
 """Index of instances: key and digest of the model that their intent names."""
+READ_AGAIN = f"{GROUP_PREFIX}read-again"
+"""Annotation of an AllocatorModel: another value than before lets its source be read at once, whatever the value is."""
 RECHECK_SECONDS = 60.0
 """How old a good verdict may be: a ConfigMap is not watched, and one that is replaced must not go unnoticed for long."""
 BROKEN_RECHECK_SECONDS = 10.0
@@ -24,12 +26,13 @@ BROKEN_RECHECK_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looked:
-    """A verdict, with the monotonic second of the look and the object that it was about."""
+    """A verdict, with the monotonic second of the look, the object that it was about, and the word that asked for the look."""
 
     verdict: Verdict
     uid: str
     generation: int
     at_s: float
+    asked: str = ""
 
     def to_remember(self) -> Looked:
         """The same without the bytes: a namespace may have many models, and few of them run."""
@@ -82,11 +85,15 @@ async def observe(
         model = parsed.read(AllocatorModel, stored)
     except ValidationError as error:
         raise Terminal("InvalidSpec", f"AllocatorModel {key} cannot be read: {explain_invalid(error)}") from error
-    now_s = ctx.clock.monotonic()
-    if last is None or not _still_good(last, model, now_s=now_s):
+    now_s, asked = ctx.clock.monotonic(), str((stored["metadata"].get("annotations") or {}).get(READ_AGAIN, ""))
+    if last is None or last.asked != asked or not _still_good(last, model, now_s=now_s):
         config_map = await ctx.kube.get(CONFIG_MAPS, Key(key.namespace, model.spec.config_map_key_ref.name))
         last = Looked(
-            verdict=verify(model.spec, config_map), uid=uid_of(stored), generation=model.metadata.generation, at_s=now_s
+            verdict=verify(model.spec, config_map),
+            uid=uid_of(stored),
+            generation=model.metadata.generation,
+            at_s=now_s,
+            asked=asked,
         )
     return Observation(
         model=model,

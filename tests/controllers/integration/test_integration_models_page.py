@@ -77,6 +77,7 @@ def test_the_commands_on_the_page_bring_a_model_in_and_its_policy_names_it(
         "grfleet model list",
         """kubectl patch grp/ranker --type=merge --patch '{"spec":{"policies":{"hbm":"learned"}}}'""",
         """kubectl patch hbmp/learned --type=merge --patch '{"spec":{"strategy":"MissRatioCurve"}}'""",
+        'kubectl annotate amod/split-1 grfleet.dev/read-again="$(date +%s)" --overwrite',
     ]
     assert "split-features-1" in said["grfleet model verify split-1.safetensors"]
     assert said["grfleet model list"].splitlines()[1].split()[:4] == ["split-1", "True", "Verified", "False"]

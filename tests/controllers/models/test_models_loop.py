@@ -156,6 +156,19 @@ async def test_nothing_is_written_and_little_is_read_while_nothing_changes(world
     assert world.server.reads <= 1 + 1000 / RECHECK_SECONDS
 
 
+async def test_bytes_that_were_replaced_are_noticed_at_once_when_somebody_asks_for_it(world: World) -> None:
+    await world.look()
+    world.server.maps = {SOURCE: config_map(model_bytes(2))}
+    for version, moment in ((100, "noon"), (200, "noon"), (300, "later")):
+        stored = world.store.get(ALLOCATOR_MODELS, WHERE)
+        assert stored is not None
+        named = {**stored["metadata"], "resourceVersion": str(version), "annotations": {"grfleet.dev/read-again": moment}}
+        world.store.upsert(ALLOCATOR_MODELS, {**stored, "metadata": named})
+        await world.look(seconds=3)
+        assert world.word("Verified") == ("False", "DigestMismatch")
+    assert world.server.reads == 3  # the same word twice is one request
+
+
 @pytest.mark.parametrize(
     ("stored", "found", "reason"),
     [
