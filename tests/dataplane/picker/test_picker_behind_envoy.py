@@ -258,3 +258,40 @@ async def test_nothing_stays_in_flight_when_requests_are_over_or_given_up(world:
         return await world.metric("grfleet_picker_most_in_flight") == 0 == await world.metric("grfleet_picker_open_requests")
 
     await world.until(at_rest, "nothing in flight")
+
+
+async def test_under_load_nothing_is_lost_or_misled_while_instances_drain_die_and_come_back(world: World) -> None:
+    allowed = [{user: {owner_in(world.table, user)} for user in USERS}]
+    wrong: list[str] = []
+    failed: list[int] = []
+    ended = asyncio.Event()
+
+    async def call(users: list[str]) -> int:
+        sent = 0
+        while not ended.is_set():
+            user = users[sent % len(users)]
+            before = allowed[0][user]
+            answer = await world.ask(user)
+            sent += 1
+            if answer.status != 200:
+                failed.append(answer.status)
+            elif answer.me != answer.instance or answer.me not in before | allowed[0][user]:
+                wrong.append(f"{answer.me} answered, {answer.instance} is named")
+            await asyncio.sleep(0.001)
+        return sent
+
+    async def publish(*names: str) -> None:
+        allowed[0] = {user: set("abc") for user in USERS}
+        await world.offer(world.rows(*names))
+        allowed[0] = {user: {owner_in(world.table, user)} for user in USERS}
+
+    calls = [asyncio.ensure_future(call(USERS[start::4])) for start in range(4)]
+    await publish("a", "c")
+    await publish("a", "b", "c")
+    allowed[0] = {user: set("abc") for user in USERS}
+    await world.toys["c"].kill()
+    await asyncio.sleep(0.1)
+    await publish("a", "b")
+    ended.set()
+    assert sum(await asyncio.gather(*calls)) > 12
+    assert (failed, wrong) == ([], [])
