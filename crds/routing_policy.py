@@ -106,7 +106,7 @@ KIND = Kind(
     ),
     selectable_fields=(".spec.userKeySecret.name",),
     not_yet=(
-        "`keyHeader`, `boundedLoad` and `hotUsers`: there is no gateway that reads the header, knows the load or keeps hot users",
+        "`keyHeader`, `boundedLoad` and `hotUsers`: gateways and pickers take theirs from flags, values of the chart",
         "`drain` of an entry taken from `instances.external`: it leaves the table at once, whatever it has in flight",
         "`userKeySecret`: its name becomes the key id of the table; the operator never reads the key",
     ),

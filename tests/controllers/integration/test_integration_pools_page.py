@@ -14,13 +14,15 @@ from runtime_operator import OperatorProcess
 
 from controllers.pool import sidecar
 from controllers.pool.workload import AgentImage, pod_template
-from controllers.runtime.resources import GATE
+from controllers.runtime.resources import GATE, INFERENCE_POOLS, POOL_LABEL, SERVING_PORT
 from crds import GRServingPool, RoutingPolicySpec
+from crds.pool_fronts import FrontState
 from crds.reasons import reasons_of
 from testbed.binaries import Binaries
 
 NAME = "docs/pools.md"
 PAGE = read(NAME)
+NAMES = ("managed-pool.yaml", "inference-pool.yaml", "adopted-pods.yaml")
 
 
 def example(name: str) -> list[dict[str, Any]]:
@@ -28,7 +30,7 @@ def example(name: str) -> list[dict[str, Any]]:
 
 
 def test_the_objects_on_the_page_are_the_examples() -> None:
-    assert blocks(NAME, "yaml") == [(EXAMPLES / name).read_text() for name in ("managed-pool.yaml", "adopted-pods.yaml")]
+    assert blocks(NAME, "yaml") == [(EXAMPLES / name).read_text() for name in NAMES]
 
 
 def test_the_sidecar_that_users_copy_is_the_one_that_managed_pools_get() -> None:
@@ -82,3 +84,18 @@ def test_the_server_takes_the_objects_and_the_commands_run(
         assert ran.returncode == 0, f"{command}\n{ran.stderr}\n{fleet.pool('ranker')}"
     assert fleet.pool("ranker")["spec"]["model"]["version"] == "8"
     assert {pod["metadata"]["labels"].get("grfleet.dev/model-version") for pod in kubelet.pods()} == {"7", "8"}
+
+
+def test_the_inference_pool_on_the_page_fits_the_managed_pool_on_it_and_the_picker_of_the_chart() -> None:
+    (front,) = example("inference-pool.yaml")
+    pool = example("managed-pool.yaml")[0]
+    assert f"{front['apiVersion']}/{front['kind']}" == f"{INFERENCE_POOLS.api_version}/{INFERENCE_POOLS.kind}"
+    assert front["spec"]["selector"]["matchLabels"] == {POOL_LABEL: pool["metadata"]["name"]}
+    (engine,) = pool["spec"]["instances"]["managed"]["template"]["spec"]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in engine["ports"]}
+    assert front["spec"]["targetPorts"] == [{"number": ports[SERVING_PORT]}]
+    assert front["spec"]["endpointPickerRef"] == {"name": f"{pool['metadata']['name']}-picker", "port": {"number": 9002}}
+
+
+def test_every_state_of_an_inference_pool_is_explained() -> None:
+    assert [state for state in FrontState if f"`{state}`" not in PAGE] == []
