@@ -6,16 +6,17 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import httpx
+from operator_forks import ForkedProcess, ForkServer
 
 from controllers.runtime import process
 from controllers.runtime.conditions import Condition, conditions_of, set_conditions
@@ -87,7 +88,7 @@ def operator_account(
 class OperatorProcess:
     """A running operator and the file with its log."""
 
-    child: subprocess.Popen[bytes]
+    child: ForkedProcess
     log: Path
 
     def lines(self) -> list[dict[str, Any]]:
@@ -119,6 +120,12 @@ class OperatorProcess:
         return self.child.wait(timeout=within_seconds), time.monotonic() - began
 
 
+@cache
+def _forks() -> ForkServer:
+    """The server of this test process."""
+    return ForkServer()
+
+
 @contextmanager
 def running_operator(
     directory: Path, kubeconfig: Path, namespace: str, *flags: str, name: str = "operator", command: list[str] | None = None
@@ -129,7 +136,7 @@ def running_operator(
     environment = {**os.environ, "KUBECONFIG": str(kubeconfig), "PYTHONPATH": str(ROOT), "GRFLEET_METRICS_PORT": "0"}
     environment |= {"GRFLEET_NAMESPACE": namespace, "GRFLEET_LEASE_NAMESPACE": namespace}
     with log.open("wb") as stream:
-        child = subprocess.Popen(command or default, stdout=stream, stderr=stream, env=environment, cwd=directory)
+        child = _forks().start(command or default, environment=environment, directory=directory, log=stream.fileno())
     try:
         yield OperatorProcess(child, log)
     finally:
