@@ -103,3 +103,23 @@ def test_the_image_is_built_like_the_agent_s_with_the_packages_of_gateways() -> 
 )
 def test_a_bad_value_is_refused_with_its_name(helm: Helm, value: str, named: str) -> None:
     assert named in helm.refusal("--set", f"{ONE},{value}")
+
+
+def test_gateways_and_pickers_are_scraped_at_ports_that_their_pods_have(helm: Helm) -> None:
+    objects = helm.render("--values", EVERYTHING, "--set", "podMonitor.enabled=true")
+    for part in ("gateway", "picker"):
+        monitor = the(objects, "PodMonitor", f"grfleet-{part}s")["spec"]
+        assert monitor["namespaceSelector"] == {"matchNames": ["feed", "shop"]}
+        pods = [
+            each["spec"]["template"]
+            for each in of_kind(objects, "Deployment")
+            if monitor["selector"]["matchLabels"].items() <= each["spec"]["template"]["metadata"]["labels"].items()
+        ]
+        assert len(pods) == 2
+        for pod in pods:
+            ports = {port["name"] for container in pod["spec"]["containers"] for port in container.get("ports", ())}
+            assert {each["port"] for each in monitor["podMetricsEndpoints"]} < ports
+            assert set(monitor["podTargetLabels"]) <= pod["metadata"]["labels"].keys()
+    assert [each["metadata"]["name"] for each in of_kind(helm.render("--set", "podMonitor.enabled=true"), "PodMonitor")] == [
+        "grfleet-instances"
+    ]
