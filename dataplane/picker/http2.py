@@ -21,6 +21,8 @@ REFUSED_STREAM, CANCEL, COMPRESSION_ERROR, CALM_DOWN = 0x7, 0x8, 0x9, 0xB
 MAX_FRAME = 16_384
 MAX_HEADER_BLOCK = 64 * 1024
 MAX_STREAMS = 10_000
+MAX_HELD = 64 << 20
+"""What all streams together may leave unread, as parts of messages or of what waits to be taken off."""
 STREAM_WINDOW = 1 << 20
 CONNECTION_WINDOW = 16 << 20
 _DEFAULT_WINDOW = 65_535
@@ -47,7 +49,7 @@ class Stream:
         Whatever the service keeps with it.
     """
 
-    __slots__ = ("ended", "id", "incoming", "owed", "owner", "path", "pending", "started", "trailers", "window")
+    __slots__ = ("counted", "ended", "id", "incoming", "owed", "owner", "path", "pending", "started", "trailers", "window")
 
     def __init__(self, number: int, path: str, window: int) -> None:
         self.id, self.path, self.window = number, path, window
@@ -55,7 +57,7 @@ class Stream:
         self.pending = bytearray()
         self.trailers: bytes | None = None
         self.started = self.ended = False
-        self.owed = 0
+        self.owed = self.counted = 0
         self.owner: object = None
 
 
@@ -94,7 +96,7 @@ class Connection:
         self._window = _DEFAULT_WINDOW
         self._peer_window = _DEFAULT_WINDOW
         self._peer_frame = MAX_FRAME
-        self._owed = 0
+        self._owed = self._held = 0
         self._waiting: dict[int, Stream] = {}
         values = ((0x1, 0), (0x3, MAX_STREAMS), (0x4, STREAM_WINDOW), (0x6, MAX_HEADER_BLOCK))
         self._out: list[bytes] = [
@@ -159,6 +161,7 @@ class Connection:
             self._out.append(frame(DATA, 0, stream.id, data))
             return
         stream.pending += data
+        self._hold(size)
         self._flush(stream)
 
     def finish(self, stream: Stream, trailers: bytes) -> None:
@@ -217,12 +220,20 @@ class Connection:
         if payload:
             stream.incoming += payload
             self._on_data(stream)
+            if (number in self.streams) and len(stream.incoming) != stream.counted:
+                more, stream.counted = len(stream.incoming) - stream.counted, len(stream.incoming)
+                self._hold(more)
         if flags & END_STREAM:
             stream.ended = True
             if number in self.streams:
                 self._on_end(stream)
         else:
             self._pay(stream)
+
+    def _hold(self, more: int) -> None:
+        self._held += more
+        if self._held > MAX_HELD:
+            raise ConnectionBroken(CALM_DOWN, f"more than {MAX_HELD} bytes are left unread")
 
     def _pay(self, stream: Stream) -> None:
         """Let the peer send more on a stream, but not while it takes nothing off: what waits is bounded by the window."""
@@ -334,6 +345,7 @@ class Connection:
             del pending[:room]
             stream.window -= len(piece)
             self._window -= len(piece)
+            self._held -= len(piece)
             self._out.append(frame(DATA, 0, stream.id, piece))
         if pending:
             self._waiting[stream.id] = stream
@@ -350,6 +362,7 @@ class Connection:
     def _forget(self, stream: Stream) -> None:
         self._waiting.pop(stream.id, None)
         if self.streams.pop(stream.id, None) is not None:
+            self._held -= stream.counted + len(stream.pending)
             self._on_reset(stream)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -83,6 +84,7 @@ class GrpcProtocol(asyncio.Protocol):
             transport.abort()
             return
         self._service.connections.add(self)
+        _notice_when_gone(transport.get_extra_info("socket"))
         transport.write(self._connection.take())
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -180,6 +182,15 @@ class GrpcProtocol(asyncio.Protocol):
         exchange, stream.owner = stream.owner, None
         if isinstance(exchange, Exchange):
             exchange.close()
+
+
+def _notice_when_gone(connection: socket.socket | None) -> None:
+    """Have the system look whether a silent peer is there: what is in flight by one that is gone would count for ever."""
+    if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 40_000)):
+            if hasattr(socket, option):
+                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
 @contextlib.asynccontextmanager

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -183,6 +184,18 @@ async def test_with_the_picker_killed_envoy_goes_on_by_its_own_hash_and_hands_no
     keyed = [[(await world.ask(None, x_gr_user_key=user_key(POOL_KEY, user))).me for _ in range(2)] for user in USERS]
     assert all(first == second for first, second in keyed)
     await world.start_picker()
+    assert (await world.ask("ann")).instance == owner_in(world.table, "ann")
+
+
+async def test_a_picker_that_hangs_is_waited_for_no_longer_than_the_message_timeout(world: World) -> None:
+    assert world.picker is not None
+    world.picker.send_signal(signal.SIGSTOP)
+    try:
+        answers = await asyncio.gather(*(world.ask(user) for user in USERS[:6]))
+        assert {answer.status for answer in answers} == {200}
+    finally:
+        world.picker.send_signal(signal.SIGCONT)
+    await world.until(world._picker_is_healthy, "Envoy sees the picker")
     assert (await world.ask("ann")).instance == owner_in(world.table, "ann")
 
 

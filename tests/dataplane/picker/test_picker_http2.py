@@ -81,6 +81,9 @@ class Wire:
 
     abort = close
 
+    def get_extra_info(self, name: str) -> None:
+        assert name == "socket"
+
     def frames(self) -> list[tuple[int, int, int, bytes]]:
         """Kind, flags, stream and payload of each."""
         found, at = [], 0
@@ -313,6 +316,37 @@ def test_streams_above_the_most_are_refused_one_by_one(monkeypatch: pytest.Monke
     echo.connection.take()
     wire = echo.sent(opening(encoder, 2 * http2.MAX_STREAMS + 1))
     assert [(kind, payload[-1]) for kind, _, _, payload in wire.frames()] == [(http2.RST_STREAM, http2.REFUSED_STREAM)]
+
+
+def test_what_is_left_unread_is_bounded_over_all_streams_and_free_again_when_they_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http2, "MAX_HELD", 100_000)
+    part = b"\x00" + struct.pack(">L", 50_000) + b"x" * 16_000
+    protocol, wire = connected(SHARED)
+    encoder = hpack.Encoder()
+    protocol.data_received(HELLO)
+    for number in range(1, 201, 2):  # a hundred half messages, each given up
+        reset = frame(http2.RST_STREAM, 0, number, b"\0\0\0\x08")
+        protocol.data_received(opening(encoder, number) + frame(http2.DATA, 0, number, part) + reset)
+    for number in range(201, 401, 2):  # as many messages that came in two parts and were answered
+        whole = enveloped(piece(10_000))
+        first, second = whole[:5000], whole[5000:]
+        protocol.data_received(opening(encoder, number) + frame(http2.DATA, 0, number, first))
+        protocol.data_received(frame(http2.WINDOW_UPDATE, 0, 0, b"\0\0\x40\0"))
+        protocol.data_received(frame(http2.DATA, http2.END_STREAM, number, second))
+    assert not wire.closed
+    assert protocol._connection._held == 0
+    for number in range(401, 421, 2):
+        protocol.data_received(opening(encoder, number) + frame(http2.DATA, 0, number, part))
+    assert wire.closed
+
+
+def test_answers_that_nobody_takes_off_are_bounded_over_all_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http2, "MAX_HELD", 300_000)
+    echo, encoder = Echo(), hpack.Encoder()
+    echo.sent(HELLO)
+    with pytest.raises(ConnectionBroken, match="unread"):  # noqa: PT012  # which of them breaks it is not the matter
+        for number in range(1, 101, 2):
+            echo.sent(opening(encoder, number) + frame(http2.DATA, 0, number, b"e" * 16_000))
 
 
 @asynccontextmanager
