@@ -57,7 +57,7 @@ class PoolLoop:
         began_s = ctx.clock.monotonic()
         if wait := self._restraint.seconds_left(key, now_s=began_s):
             return Result(wait)
-        await self._inference_pools.refresh(ctx, key.namespace)
+        await self._inference_pools.refresh(ctx, ctx.store.get(POOLS, key))
         began_s = ctx.clock.monotonic()  # waiting for an answer is no work
         seen = self._observe(key, ctx)
         if seen is None:

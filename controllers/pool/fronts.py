@@ -15,7 +15,7 @@ from controllers.pool.pods import Pod, carries
 from controllers.runtime.errors import ReconcileError, Terminal
 from controllers.runtime.kube import list_all
 from controllers.runtime.loop import Context
-from controllers.runtime.resources import INFERENCE_POOLS, PODS, SERVING_PORT, Key, Object
+from controllers.runtime.resources import INFERENCE_POOLS, PODS, SERVING_PORT, Key, Object, key_of
 from controllers.runtime.store import Store
 from crds.pool_fronts import FrontState
 
@@ -34,9 +34,11 @@ class InferencePools:
         self._due_s: dict[str, float] = {}
         self._absent_until_s = 0.0
 
-    async def refresh(self, ctx: Context, namespace: str) -> None:
-        """Look at a namespace again if it is time."""
-        now_s = ctx.clock.monotonic()
+    async def refresh(self, ctx: Context, pool: Object | None) -> None:
+        """Look at the namespace of a pool again if it is time; a pool without pods asks for nothing."""
+        if pool is None or "external" in pool["spec"]["instances"]:
+            return
+        namespace, now_s = key_of(pool).namespace, ctx.clock.monotonic()
         if now_s < max(self._absent_until_s, self._due_s.get(namespace, 0.0)):
             return
         self._due_s[namespace] = now_s + LOOK_SECONDS

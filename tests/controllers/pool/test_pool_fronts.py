@@ -7,7 +7,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from pod_objects import raw_pod
+from loop_objects import pool_object
+from pod_objects import managed_pool, raw_pod
 
 from controllers.pool.fronts import ABSENT_SECONDS, LOOK_SECONDS, InferencePools, fronts_of
 from controllers.pool.pods import Pod
@@ -18,7 +19,7 @@ from controllers.runtime.resources import INFERENCE_POOLS, PODS, POOL_LABEL, Key
 from controllers.runtime.store import Store
 from crds.pool_fronts import InferencePoolSeen
 
-KEY = Key("team", "pool")
+KEY, POOL = Key("team", "pool"), managed_pool()
 
 
 def front(name: str = "front", *, labels: Any = None, port: Any = 8000, **spec: Any) -> dict[str, Any]:
@@ -119,36 +120,43 @@ async def test_where_the_kind_is_missing_one_question_in_ten_minutes_is_asked_an
     api, book = Api(), InferencePools()
     api.served_plurals = frozenset()
     for _ in range(5):
-        await book.refresh(api.ctx, "team")
+        await book.refresh(api.ctx, POOL)
     assert api.asked == ["discover"]
     assert book.of("team") == ()
     assert book.seconds_to_look("team", now_s=api.now_s) is None
     api.now_s += ABSENT_SECONDS + 1
     api.served_plurals = frozenset({INFERENCE_POOLS.plural})
-    await book.refresh(api.ctx, "team")
+    await book.refresh(api.ctx, POOL)
     assert len(book.of("team")) == 1
 
 
 async def test_where_it_is_served_each_namespace_is_looked_at_once_a_minute() -> None:
     api, book = Api(), InferencePools()
     for _ in range(3):
-        await book.refresh(api.ctx, "team")
+        await book.refresh(api.ctx, POOL)
     assert api.asked == ["discover", "list"]
     assert book.seconds_to_look("team", now_s=api.now_s) == LOOK_SECONDS
     api.now_s += LOOK_SECONDS
-    await book.refresh(api.ctx, "team")
+    await book.refresh(api.ctx, POOL)
     assert api.asked.count("list") == 2
 
 
 async def test_a_refusal_ends_the_looking_and_an_outage_leaves_what_was_seen() -> None:
     api, book = Api(), InferencePools()
-    await book.refresh(api.ctx, "team")
+    await book.refresh(api.ctx, POOL)
     api.now_s += LOOK_SECONDS
     api.fails = Transient("ConnectionLost", "cut")
-    await book.refresh(api.ctx, "team")
+    await book.refresh(api.ctx, POOL)
     assert len(book.of("team")) == 1
     api.now_s += LOOK_SECONDS
     api.fails = Forbidden("Forbidden", "no")
-    await book.refresh(api.ctx, "team")
+    await book.refresh(api.ctx, POOL)
     assert book.of("team") == ()
     assert book.seconds_to_look("team", now_s=api.now_s) is None
+
+
+async def test_a_pool_of_addresses_or_one_that_is_gone_asks_for_nothing() -> None:
+    api, book = Api(), InferencePools()
+    await book.refresh(api.ctx, pool_object())
+    await book.refresh(api.ctx, None)
+    assert api.asked == []
