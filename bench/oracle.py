@@ -89,7 +89,7 @@ def _look(log: RequestLog, config: FleetConfig, *, seed: int, workers: int = 1) 
 
 
 def _speed(*, quick: bool, seed: int) -> list[Result]:
-    instances, seconds, runs = (8, 240.0, 2) if quick else (32, 540.0, 3)
+    instances, seconds, runs = (4, 120.0, 1) if quick else (32, 540.0, 3)
     config, results = _fleet(instances), []
     for name in REGIMES:
         log = _workload(name, instances=instances, seconds=seconds, seed=seed)

@@ -18,7 +18,7 @@ from simulator.fleet.config import Level
 
 FULL = Size(instances=32, requests=2_000_000, runs=3, compared_instances=32, compared=256_000, drifting=60_000, core=4000)
 PROCESSES = 2
-QUICK = Size(instances=32, requests=500_000, runs=1, compared_instances=2, compared=16_000, drifting=8_000, core=500)
+QUICK = Size(instances=32, requests=200_000, runs=1, compared_instances=2, compared=16_000, drifting=8_000, core=500)
 SPEED_GOALS = {Level.SAMPLED: 2.0, Level.REDUCED: 10.0}
 DRIFT_PERCENT_PER_HOUR = 10_000.0
 MEMORY_GOAL_MIB = 500.0
