@@ -17,14 +17,29 @@ from pathlib import Path
 
 from contract.errors import ProtocolViolation
 from contract.table import RoutingTable
-from dataplane.gateway.config import ConfigError, GatewayConfig, mark_of, render, render_maps
+from dataplane.gateway.config import USER_TABLE, ConfigError, GatewayConfig, mark_of, peers_of, render, render_maps
 from dataplane.gateway.held import read_held
 from dataplane.gateway.metrics import GatewayView
+from dataplane.gateway.peer_push import push_users
 from dataplane.gateway.runtime_api import CommandRefused, RuntimeApi, RuntimeUnavailable, reload_haproxy
 from dataplane.gateway.servers import hosts_of
-from dataplane.gateway.tables import Fence, Held, HotUsers, Step, Want, is_older, lineage_of, plan, users_of, want_of
+from dataplane.gateway.tables import (
+    Fence,
+    Held,
+    HotUsers,
+    Step,
+    UserCommands,
+    Want,
+    is_older,
+    lineage_of,
+    plan,
+    users_of,
+    want_of,
+)
 
 log = logging.getLogger("grfleet.gateway")
+_AWAY_PERIOD_S = 0.05  # a HAProxy that starts again is wanted back at once
+_PUSH_FROM = 256  # hot users; fewer are quicker as commands
 _RELOAD_AGAIN_S = 30.0  # a new process that refused its file would refuse it again
 _STUCK_S = 30.0  # longer than a push of all tables into a busy HAProxy, and than all answers it may keep back
 
@@ -261,7 +276,7 @@ class GatewayAgent:
                 self._work.clear()
                 await self.reconcile()
                 try:
-                    async with asyncio.timeout(period_s):
+                    async with asyncio.timeout(period_s if self._answers else min(period_s, _AWAY_PERIOD_S)):
                         await self._work.wait()
                 except TimeoutError:
                     pass
@@ -336,10 +351,22 @@ class GatewayAgent:
     async def _apply(self, step: Step) -> None:
         self.counts.commands += len(step.commands)
         self.counts.writes[step.kind] += len(step.commands)
+        if isinstance(step.commands, UserCommands) and len(step.commands) >= _PUSH_FROM and await self._pushed(step.commands):
+            return
         if step.optional:
             await self._api.ask_all(step.commands)
         else:
             await self._api.expect(step.commands, success=step.success)
+
+    async def _pushed(self, commands: UserCommands) -> bool:
+        """Set many hot users in one go; False when HAProxy does not take that, as one on an older configuration."""
+        address = peers_of(self.config)[self.config.local_peer]
+        try:
+            await push_users(address, commands.entries, table=USER_TABLE, local_peer=self.config.local_peer)
+        except RuntimeUnavailable as error:
+            log.warning("hot users go one by one", extra={"error": str(error)})
+            return False
+        return True
 
     async def _notice_restart(self) -> None:
         """Follow a reload: the old process keeps this connection open, and says that it is stopping."""

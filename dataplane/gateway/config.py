@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from contract.keys import SLOTS, USER_KEY_HEX_LENGTH
+from dataplane.gateway.peer_push import AGENT_PEER
 from dataplane.gateway.servers import Server
 
 FLEET = "gr_fleet"
@@ -131,6 +132,8 @@ def validate(config: GatewayConfig) -> None:
     for name, address in config.peers.items():
         _matching("peer", name, _PEER)
         _matching(f"address of peer {name}", address, _BIND)
+    if AGENT_PEER in (*config.peers, config.local_peer):
+        raise ConfigError(f"peers: {AGENT_PEER} is the agent's own name")
     if config.peers and config.local_peer not in config.peers:
         raise ConfigError(f"local peer: {config.local_peer} is not among the peers")
     for name, value, low, high in (
@@ -224,8 +227,14 @@ def _defaults(config: GatewayConfig) -> str:
   timeout http-keep-alive 60s"""
 
 
+def peers_of(config: GatewayConfig) -> Mapping[str, str]:
+    """Return name -> address of the replicas; without any, HAProxy is its only peer, for the sake of its successor."""
+    return config.peers or {config.local_peer: f"unix@{config.directory}/peer.sock"}
+
+
 def _peers(config: GatewayConfig) -> str:
-    peers = config.peers or {config.local_peer: f"unix@{config.directory}/peer.sock"}
+    # The agent calls HAProxy; nobody answers at the address that stands for it.
+    peers = {**peers_of(config), AGENT_PEER: f"unix@{config.directory}/agent.sock"}
     return "\n".join(("peers gr_peers", *(f"  peer {name} {address}" for name, address in sorted(peers.items()))))
 
 

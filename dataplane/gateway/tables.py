@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import overload
 
 import xxhash
 
@@ -103,6 +104,25 @@ class HotUsers:
         return {key: number for key, uid in self.by_key.items() if (number := owner_of(uid)) is not None}
 
 
+class UserCommands(Sequence[str]):
+    """Commands that set hot users (key, server id); words are made of them only when somebody reads them."""
+
+    def __init__(self, entries: Sequence[tuple[str, int]]) -> None:
+        self.entries = entries
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [f"set table {USER_TABLE} key {key} data.gpt0 {owner}" for key, owner in self.entries[index]]
+        return self[index : index + 1 or None][0]
+
+
 @dataclass(frozen=True)
 class Step:
     """Commands that may travel together, and what each answer must hold.
@@ -111,7 +131,7 @@ class Step:
     """
 
     what: str
-    commands: tuple[str, ...]
+    commands: Sequence[str]
     success: str = ""
     optional: bool = False
     later: bool = False
@@ -328,8 +348,8 @@ def _users(held: Held, want: Want) -> tuple[list[Step], list[Step]]:
         gone = [key for key in held.users if key not in want.users]
     new = [(key, owner) for key in keys if (owner := wanted(key)) is not None and known(key) != owner]
     changes = [
-        Step("hot users", tuple([f"set table {USER_TABLE} key {key} data.gpt0 {owner}" for key, owner in new])),
-        Step("release users", tuple([f"set table {USER_TABLE} key {key} data.gpt0 0" for key in gone if held.users[key]])),
+        Step("hot users", UserCommands(new)),
+        Step("release users", UserCommands([(key, 0) for key in gone if held.users[key]])),
     ]
     forgotten = tuple([f"clear table {USER_TABLE} key {key}" for key in gone])
     return changes, [Step("forget users", forgotten, optional=True, later=True)]

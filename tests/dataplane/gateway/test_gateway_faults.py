@@ -61,7 +61,7 @@ async def test_an_instance_comes_and_another_drains_and_goes_without_a_failed_or
         await gateway.toys["b"].kill()  # after it left HAProxy nobody misses it
         await asyncio.sleep(0.2)
     assert (load.failed, load.wrong) == ([], [])
-    assert load.sent > 100
+    assert load.sent > 20
 
 
 async def test_killed_instances_lose_no_request_and_the_others_keep_their_users(gateway: Gateway) -> None:
