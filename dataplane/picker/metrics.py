@@ -8,9 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from urllib.parse import parse_qs
 
 import msgspec
 
+from contract.residency import OVERRIDES_PATH
 from dataplane.agent.http_server import Answer, Handler, Request, Route, serving
 from dataplane.agent.instruments import Counter, Gauge, Registry
 from dataplane.gateway.health import HotUsersFace
@@ -88,7 +90,14 @@ def route_of(picker: Picker, hot_users: HotUsersFace | None = None) -> Route:
     async def get_ready(_: Request) -> Answer:
         return _verdict(picker.unready())
 
+    async def get_overrides(request: Request) -> Answer:
+        known = parse_qs(request.query, max_num_fields=4).get("known", [""])[0]
+        body = hot_users.overrides(known=known) if hot_users is not None else None
+        return Answer(204, b"") if body is None else Answer(200, body)
+
     handlers = {"/metrics": Handler(get_metrics), "/healthz": Handler(get_health), "/readyz": Handler(get_ready)}
+    if hot_users is not None:
+        handlers[OVERRIDES_PATH] = Handler(get_overrides)
 
     def route(method: str, path: str) -> Handler | Answer:
         found = handlers.get(path)

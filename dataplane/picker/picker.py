@@ -9,6 +9,7 @@ import logging
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 import msgspec
 
@@ -135,7 +136,7 @@ class Picker:
 
     def set_users(self, users: Mapping[str, str]) -> None:
         """Replace the hot users (user key -> instance uid), at most `max_users` of them; the rest is left out."""
-        self.chooser.users = dict(list(users.items())[: self.max_users])
+        self.chooser.users = dict(users if len(users) <= self.max_users else islice(users.items(), self.max_users))
 
     def exchange(self) -> Exchange:
         """Open the exchange of one request."""
