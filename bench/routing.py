@@ -62,7 +62,7 @@ def notes_of(sizes: Sizes, version: str) -> str:
         f"the agent at niceness {NICENESS} where that is allowed; load average {os.getloadavg()[1]:.0f} at the end. {sizes.hot} "
         f"users in the hot-user table ask {HOT_SHARE:.0%} of all requests (power law), {sizes.cold} others the rest. Closed "
         f"loops of {CONNECTIONS} connections in turns of {sizes.seconds} s, {sizes.lives} starts of each HAProxy; shares are of "
-        f"pairs of one round. Events: an open loop of {sizes.rate} requests a second, whose latencies begin when a request was due"
+        f"pairs of one round. Events: an open loop of {sizes.rate} requests a second; latencies begin when a request was due"
     )
 
 

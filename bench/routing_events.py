@@ -96,10 +96,10 @@ def update(at: Stage, event: Event) -> None:
         asking.window("after", right=AFTER)
         at.wait(_AFTER_S)
         event.windows.append(asking.end())
-    event.counted("hot-user entries a second, written under load", told.commands / told.seconds)
+    event.counted("hot-user entries a second, written under load", at.crowd.hot / told.seconds)
     at.agent.begin_users(at.crowd)
     told = at.agent.told()
-    event.counted("hot-user entries a second, written at rest", told.commands / told.seconds)
+    event.counted("hot-user entries a second, written at rest", at.crowd.hot / told.seconds)
 
 
 def drain(at: Stage, event: Event) -> None:
