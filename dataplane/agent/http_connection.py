@@ -1,8 +1,8 @@
 """Connections that carry one call of HTTP/1.1 at a time: through asyncio's transports, or straight on a Unix socket.
 
 A call ten times a second finds every cache cold, and then each turn of the event loop costs more than the call itself. An engine
-on a Unix socket answers within a millisecond or so, and one that is busy within a few; this is waited for in place, for `PATIENCE_MS` at most, and only a slow
-answer is left to the event loop.
+on a Unix socket answers within a millisecond or so, and one that is busy within a few. This is waited for in place, for
+`PATIENCE_MS` at most, and only a slow answer is left to the event loop.
 """
 
 from __future__ import annotations

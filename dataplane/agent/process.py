@@ -18,6 +18,7 @@ from pathlib import Path
 
 from contract.sockets import CannotListen
 from dataplane.agent import logs
+from dataplane.agent.alarm import AgentLoop
 from dataplane.agent.engine_link import EngineLink
 from dataplane.agent.http_server import serving
 from dataplane.agent.intent import IntentBook
@@ -60,7 +61,8 @@ def run(settings: Settings) -> int:
     logs.configure(settings.log_level)
     if key is None:
         log.warning("intents are accepted without a signature")
-    return asyncio.run(_serve(settings, key=key, token=token))
+    with asyncio.Runner(loop_factory=AgentLoop) as runner:
+        return runner.run(_serve(settings, key=key, token=token))
 
 
 async def _serve(settings: Settings, *, key: bytes | None, token: str | None) -> int:
