@@ -25,7 +25,7 @@ TESTED_ELSEWHERE = {
     f"docs/{page}.md"
     for page in (
         *("install", "contract", "agent", "first-pool", "first-pods", "images", "operations", "pools", "scaling", "traces"),
-        *("allocator", "decision-core", "fleet", "models", "rollout", "routing", "simulator", "tiers", "training"),
+        *("allocator", "decision-core", "fleet", "models", "picker", "rollout", "routing", "simulator", "tiers", "training"),
     )
 }
 
