@@ -318,6 +318,6 @@ def server_options(server: Server, config: GatewayConfig) -> str:
         named = f" verifyhost {server.host} sni str({server.host}) check-sni {server.host}" if server.host else ""
         tls = f" ssl check-ssl verify required ca-file {config.ca_file}{named}"
     return (
-        f"id {server.id} weight {server.weight_percent} check inter {inter}ms fastinter {max(50, inter // 5)}ms "
+        f"id {server.id} weight {server.weight} check inter {inter}ms fastinter {max(50, inter // 5)}ms "
         f"downinter {inter}ms fall 2 rise 2 observe layer4 error-limit 3 on-error mark-down{tls}"
     )

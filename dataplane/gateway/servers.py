@@ -51,6 +51,11 @@ class Server:
     host: str = ""
 
     @property
+    def weight(self) -> int:
+        """Weight inside HAProxy, 0 to 20: its hash holds 16 points for each, and a thousand servers of 100 cost two seconds."""
+        return -(-self.weight_percent // 5)
+
+    @property
     def label(self) -> str:
         """Name of the server inside HAProxy."""
         return f"s{self.id}"

@@ -306,7 +306,7 @@ def _arriving(held: Held, want: Want, config: GatewayConfig) -> list[Step]:
         Step("open servers", tuple(f"enable {kind} {FLEET}/{s.label}" for s in new for kind in ("health", "server"))),
         Step(
             "weights",
-            tuple(f"set server {FLEET}/{s.label} weight {s.weight_percent}" for s, h in known if h.weight != s.weight_percent),
+            tuple(f"set server {FLEET}/{s.label} weight {s.weight}" for s, h in known if h.weight != s.weight),
         ),
         Step("reopen servers", tuple(f"set server {FLEET}/{s.label} state ready" for s in reopened)),
     ]

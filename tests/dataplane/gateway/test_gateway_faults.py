@@ -353,13 +353,13 @@ async def test_a_thousand_instances_are_added_live_and_reached_also_after_a_rest
     await gateway.offer(wanted)
     caller = Caller(gateway.port)
     seen, owner = set(), owner_in(wanted)
-    for n in range(3000):
+    for n in range(1000):
         key = user_key(POOL_KEY, f"u{n}")
         answer = await caller.get({"x-gr-user-key": key})
         assert answer.instance == owner(key)
         seen.add(answer.instance)
     caller.close()
-    assert len(seen) > 900
+    assert len(seen) > 500
     await gateway.kill_haproxy()
     await gateway.start_haproxy()  # the file has all of them too
     await until(lambda: gateway.agent.counts.restarts_seen == 1 and _same(gateway, wanted))

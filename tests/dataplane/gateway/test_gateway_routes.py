@@ -23,13 +23,13 @@ async def test_a_request_reaches_the_owner_of_its_slot_and_the_answer_names_it(g
         assert answer.me == answer.instance == owner_in(wanted)(user_key(POOL_KEY, user))
 
 
-async def test_slots_of_thousands_of_keys_are_those_of_the_contract(gateway: Gateway) -> None:
+async def test_slots_of_hundreds_of_keys_are_those_of_the_contract(gateway: Gateway) -> None:
     """Each slot names one of many servers on one port, so the answer's header tells which slot HAProxy computed."""
     port = gateway.toys["a"].port
     rows = [row(f"i{n}", port) for n in range(64)]
     await gateway.offer(table(1, rows, owners=[slot % 64 for slot in range(4096)]))
     caller, low = Caller(gateway.port), {}
-    for n in range(3000):
+    for n in range(600):
         key = user_key(POOL_KEY, f"user {n}")
         answer = await caller.get({"x-gr-user-key": key})
         low[key] = int(answer.instance[1:])

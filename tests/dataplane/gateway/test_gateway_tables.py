@@ -64,7 +64,7 @@ def agrees(held: Held, want: Want) -> None:
     assert {i for i, h in held.servers.items()} == {s.id for s in want.servers}
     for server in want.servers:
         there = held.servers[server.id]
-        assert (there.address, there.weight) == (server.address, server.weight_percent)
+        assert (there.address, there.weight) == (server.address, server.weight)
         assert there.draining is server.draining_only
         assert not there.in_maintenance
     assert {slot: owner for slot, owner in held.slots.items() if owner} == dict(want.slots)
@@ -215,3 +215,8 @@ def test_what_is_made_from_the_want_before_is_what_is_made_afresh_and_writes_the
         assert [(step.what, set(step.commands)) for step in one] == [(step.what, set(step.commands)) for step in other]
         settle(model, since)
         before = since
+
+
+@pytest.mark.parametrize(("percent", "weight"), [(0, 0), (1, 1), (5, 1), (6, 2), (50, 10), (100, 20)])
+def test_a_server_that_may_be_used_at_all_has_a_weight_and_none_has_more_than_twenty(percent: int, weight: int) -> None:
+    assert servers_of([row("a", 81, weight_percent=percent)])[1][0].weight == weight
