@@ -7,6 +7,7 @@ import bench.allocator
 import bench.client
 import bench.decision
 import bench.estimator
+import bench.hot_users
 import bench.kwok
 import bench.operator
 import bench.oracle
@@ -30,6 +31,7 @@ BENCHMARKS = {
     "picker": bench.picker.run,
     "routing": bench.routing.run,
     "routing-ablation": bench.routing_ablation.run,
+    "hot-users": bench.hot_users.run,
 }
 BY_HAND = {"kwok-large": bench.kwok.run_large}
 
