@@ -13,13 +13,14 @@ import msgspec
 import pytest
 import pytest_asyncio
 from dataplane_processes import Running, start
-from gateway_world import POOL_KEY, Caller, free_port, owner_in, row, table
+from gateway_world import POOL_KEY, Caller, Gateway, free_port, owner_in, row, table
 
 from contract.engine import RankRequest
 from contract.engine_client import EngineClient
 from contract.keys import user_key
 from contract.residency import OVERRIDES_PATH, OverrideTable, unpack_overrides
 from contract.table import RoutingTable
+from dataplane.gateway.agent import GatewayAgent
 from testbed.debian import Tree
 
 NAMES = ("a", "b")
@@ -123,13 +124,16 @@ async def test_a_user_follows_its_state_and_not_the_name_of_the_instance_that_ha
     async def goes_to(name: str) -> bool:
         return await fleet.answered_by(key) == name
 
+    async def served_by_b_it_goes_there() -> bool:
+        await fleet.rank("b", key)  # again and again: an agent that has just started has to see what a token costs
+        return await goes_to("b")
+
     async def overrides(number: float) -> bool:
         return await fleet.figure("overrides") == number
 
     await until(lambda: goes_to("a"), "a, the owner of the slot")  # the instances came up after HAProxy
     # Moved by hand: its state lies on b, so it is sent there, and clients are told.
-    await fleet.rank("b", key)
-    await until(lambda: goes_to("b"), "the override")
+    await until(served_by_b_it_goes_there, "the override")
     assert await fleet.overrides() == {key: "uid-b"}
     # kill -9: requests go to the owner of the slot, and the override is withdrawn.
     await fleet.engines["b"].kill()
@@ -149,8 +153,7 @@ async def test_a_user_follows_its_state_and_not_the_name_of_the_instance_that_ha
     assert key not in await fleet.overrides()
     assert await fleet.figure('reports_total{result="restarted"}') == 1
     # It is as good as any other once the state is there.
-    await fleet.rank("b", key)
-    await until(lambda: goes_to("b"), "the override to the successor")
+    await until(served_by_b_it_goes_there, "the override to the successor")
     # Reports that are missing move nobody.
     for agent in fleet.others:
         await agent.kill()
@@ -161,3 +164,36 @@ async def test_a_user_follows_its_state_and_not_the_name_of_the_instance_that_ha
 
     await until(agents_are_missed, "missing reports")
     assert await goes_to("b")
+
+
+async def test_an_agent_that_starts_again_leaves_the_hot_users_that_haproxy_holds(gateway: Gateway) -> None:
+    wanted = table(1, gateway.rows("a", "b", "c"))
+    await gateway.offer(wanted)
+    keys = [user_key(POOL_KEY, f"u-{number}") for number in range(20)]
+    away = {key: next(f"uid-{name}" for name in "abc" if name != owner_in(wanted)(key)) for key in keys}
+    gateway.agent.set_users(away)
+    await gateway.settle()
+    successor = GatewayAgent(gateway.config, monotonic_s=time.monotonic, keep_users=True)
+    assert successor.users is None
+    successor.offer(wanted)
+    assert await successor.reconcile()
+    assert successor.users == away
+    assert await successor.reconcile()
+    for number in range(20):
+        assert f"uid-{(await gateway.ask(f'u-{number}')).me}" == away[keys[number]]
+    # Without the word to keep them they are what it was told: none.
+    other = GatewayAgent(gateway.config, monotonic_s=time.monotonic)
+    other.offer(wanted)
+    await other.reconcile()
+    assert (await gateway.ask("u-0")).me == owner_in(wanted)(keys[0])
+
+
+async def test_haproxy_says_which_instances_are_down(gateway: Gateway) -> None:
+    await gateway.offer(table(1, gateway.rows("a", "b", "c")))
+    assert gateway.agent.down() == frozenset()
+    await gateway.toys["b"].kill()
+
+    async def seen() -> bool:
+        return gateway.agent.down() == {"uid-b"}
+
+    await until(seen, "b is down")
