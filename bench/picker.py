@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench.picker_site import INSTANCES, Site, Slice, Way
 from bench.report import Result, publish, single, summarise
-from testbed.envoy import ensure_envoy
+from testbed.envoy import VERSION, ensure_envoy
 
 GOAL_US = 100.0
 CALLERS = 16
@@ -40,14 +40,14 @@ def run(*, quick: bool, as_json: bool, seed: int) -> None:
 
 
 _NOTES = (
-    f"{INSTANCES} instances, 4000 users; {CALLERS} kept connections in turn unless it says one. Processor time of a server is "
+    f"Envoy {VERSION}, {INSTANCES} instances, 4000 users; {CALLERS} kept connections in turn unless it says one. Processor time of a server is "
     f"that of its whole process. Baseline: {NOTHING.name}, for Envoy {ENVOY_ALONE.name}, of the same run"
 )
 Taken = dict[tuple[str, int], list[Slice]]
 
 
 async def _measure(quick: bool, rng: random.Random) -> Taken:
-    rounds, requests = (2, 400) if quick else (9, 3000)
+    rounds, requests = (2, 400) if quick else (7, 2000)
     taken: Taken = {(way.name, callers): [] for way in WAYS for callers in (CALLERS, 1)}
     with tempfile.TemporaryDirectory(prefix="bench-picker-") as folder:
         site = Site(ensure_envoy(), Path(folder), WAYS)

@@ -27,7 +27,8 @@ READINESS = ("", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor")
 LIVENESS = "liveness"
 MAX_MESSAGE = 4 * 2**20
 MAX_CONNECTIONS = 1024
-OK, INVALID_ARGUMENT, NOT_FOUND, RESOURCE_EXHAUSTED, UNIMPLEMENTED = 0, 3, 5, 8, 12
+WATCH = "/grpc.health.v1.Health/Watch"
+OK, INVALID_ARGUMENT, NOT_FOUND, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 0, 3, 5, 8, 12, 13, 14
 log = logging.getLogger("grfleet.picker")
 
 
@@ -38,15 +39,28 @@ def _literal(name: bytes, value: bytes) -> bytes:
 
 _HEADERS = b"\x88" + _literal(b"content-type", b"application/grpc")
 _TRAILERS = {
-    code: _literal(b"grpc-status", b"%d" % code) for code in (OK, INVALID_ARGUMENT, NOT_FOUND, RESOURCE_EXHAUSTED, UNIMPLEMENTED)
+    code: _literal(b"grpc-status", b"%d" % code)
+    for code in (OK, INVALID_ARGUMENT, NOT_FOUND, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE)
 }
 
 
-@dataclass
 class Health:
     """What the health service says: alive from the start, ready when told so."""
 
-    ready: bool = False
+    def __init__(self, *, ready: bool = False) -> None:
+        self._ready = ready
+        self.on_change: Callable[[], None] = lambda: None
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests may come."""
+        return self._ready
+
+    def set_ready(self, ready: bool) -> None:
+        """Say so, also to whoever watches."""
+        if ready != self._ready:
+            self._ready = ready
+            self.on_change()
 
     def answer(self, service: str) -> bytes | None:
         """Return the answer to a check, None for a service that is not known."""
@@ -54,10 +68,21 @@ class Health:
         if service == LIVENESS:
             status = kinds.SERVING
         elif service in READINESS:
-            status = kinds.SERVING if self.ready else kinds.NOT_SERVING
+            status = kinds.SERVING if self._ready else kinds.NOT_SERVING
         else:
             return None
         return bytes(kinds(status=status).SerializeToString())
+
+
+@dataclass
+class _Watcher:
+    """Somebody who is told at each change what a check would be answered."""
+
+    service: str
+    told: bytes = b""
+
+
+_UNKNOWN = bytes(health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVICE_UNKNOWN).SerializeToString())
 
 
 @dataclass
@@ -68,6 +93,11 @@ class Service:
     on_broken: Callable[[], None]
     health: Health
     connections: set[GrpcProtocol] = field(default_factory=set)
+
+    def tell_watchers(self) -> None:
+        """Tell everybody who watches the health."""
+        for connection in list(self.connections):
+            connection.tell_watchers()
 
 
 class GrpcProtocol(asyncio.Protocol):
@@ -118,10 +148,21 @@ class GrpcProtocol(asyncio.Protocol):
         if self._connection.closing and not self._connection.streams:
             self._transport.close()
 
+    def tell_watchers(self) -> None:
+        """Tell those of this connection what has changed."""
+        for stream in list(self._connection.streams.values()):
+            if isinstance(stream.owner, _Watcher):
+                self._tell(stream, stream.owner)
+        if self._transport is not None:
+            self._transport.write(self._connection.take())
+
     def goodbye(self) -> None:
         """Take no further stream; close when those under way are over."""
         if self._transport is not None:
             self._connection.goodbye()
+            for stream in list(self._connection.streams.values()):
+                if isinstance(stream.owner, _Watcher):
+                    self._refuse(stream, UNAVAILABLE)
             self._transport.write(self._connection.take())
             if not self._connection.streams:
                 self._transport.close()
@@ -134,7 +175,7 @@ class GrpcProtocol(asyncio.Protocol):
     def _open(self, stream: Stream) -> None:
         if stream.path == PROCESS:
             stream.owner = self._service.open_exchange()
-        elif stream.path != CHECK:
+        elif stream.path not in (CHECK, WATCH):
             self._connection.finish(stream, _HEADERS + _TRAILERS[UNIMPLEMENTED])
 
     def _data(self, stream: Stream) -> None:
@@ -153,29 +194,53 @@ class GrpcProtocol(asyncio.Protocol):
         del incoming[:at]
 
     def _message(self, stream: Stream, message: bytes) -> bool:
-        """Answer one message; say whether the stream goes on."""
-        exchange = stream.owner
+        """Answer one message; say whether the stream goes on. Whatever is wrong with it ends its own stream and no other."""
         try:
+            exchange = stream.owner
             if isinstance(exchange, Exchange):
                 answer = exchange.answer(message)
+                if answer is not None:
+                    self._send(stream, answer)
             else:
-                answer = self._service.health.answer(health_pb2.HealthCheckRequest.FromString(message).service)
-                if answer is None:
-                    self._refuse(stream, NOT_FOUND)
-                    return False
+                self._health(stream, health_pb2.HealthCheckRequest.FromString(message).service)
         except DecodeError:
             self._service.on_broken()
             self._refuse(stream, INVALID_ARGUMENT)
-            return False
-        if answer is not None:
-            self._connection.send(stream, _HEADERS, b"\x00" + len(answer).to_bytes(4, "big") + answer)
+        except ConnectionBroken:
+            raise
+        except Exception:
+            log.exception("a message could not be answered")
+            self._refuse(stream, INTERNAL)
         return stream.id in self._connection.streams
+
+    def _health(self, stream: Stream, service: str) -> None:
+        if stream.path == WATCH:
+            if stream.owner is None:
+                stream.owner = _Watcher(service)
+                self._tell(stream, stream.owner)
+            return
+        answer = self._service.health.answer(service)
+        if answer is None:
+            self._refuse(stream, NOT_FOUND)
+        else:
+            self._send(stream, answer)
+
+    def _tell(self, stream: Stream, watcher: _Watcher) -> None:
+        answer = self._service.health.answer(watcher.service) or _UNKNOWN
+        if answer != watcher.told:
+            watcher.told = answer
+            self._send(stream, answer)
+
+    def _send(self, stream: Stream, answer: bytes) -> None:
+        self._connection.send(stream, _HEADERS, b"\x00" + len(answer).to_bytes(4, "big") + answer)
 
     def _refuse(self, stream: Stream, code: int) -> None:
         trailers = _TRAILERS[code]
         self._connection.finish(stream, trailers if stream.started else _HEADERS + trailers)
 
     def _end(self, stream: Stream) -> None:
+        if isinstance(stream.owner, _Watcher):
+            return  # it has said all that it will, and goes on listening
         self._connection.finish(stream, _TRAILERS[OK] if stream.started else _HEADERS + _TRAILERS[OK])
 
     def _gone(self, stream: Stream) -> None:
@@ -219,10 +284,11 @@ async def serving(service: Service, bind: str, *, tls: ssl.SSLContext | None = N
     server = await asyncio.get_running_loop().create_server(
         lambda: GrpcProtocol(service), host.strip("[]"), int(port), ssl=tls, backlog=1024
     )
+    service.health.on_change = service.tell_watchers
     try:
         yield int(server.sockets[0].getsockname()[1])
     finally:
-        service.health.ready = False
+        service.health.set_ready(False)
         server.close()
         for connection in list(service.connections):
             connection.goodbye()

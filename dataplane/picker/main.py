@@ -163,7 +163,7 @@ async def _become_ready(picker: Picker, health: Health, changed: asyncio.Event, 
     while picker.unready():
         changed.clear()
         await changed.wait()
-    health.ready = True
+    health.set_ready(True)
     sys.stdout.write(json.dumps({"ready": True, **where}) + "\n")
     sys.stdout.flush()
 

@@ -395,6 +395,35 @@ async def test_a_stop_lets_streams_end_and_takes_no_more() -> None:
     assert one.counts.streams == 0
 
 
+async def test_whoever_watches_the_health_is_told_each_change_and_keeps_no_picker_from_ending() -> None:
+    service = service_of(picker())
+    service.health = Health(ready=False)
+    kinds = health_pb2.HealthCheckResponse
+    async with asyncio.timeout(60), serving(service, "127.0.0.1:0", grace_s=1000.0) as port:
+        channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+        stub = health_pb2_grpc.HealthStub(channel)
+        ready = stub.Watch(health_pb2.HealthCheckRequest(service="readiness"))
+        other = stub.Watch(health_pb2.HealthCheckRequest(service="another"))
+        assert (await ready.read()).status == kinds.NOT_SERVING
+        assert (await other.read()).status == kinds.SERVICE_UNKNOWN
+        service.health.set_ready(True)
+        assert (await ready.read()).status == kinds.SERVING
+    assert (await ready.read()).status == kinds.NOT_SERVING
+    assert await ready.code() is grpc.StatusCode.UNAVAILABLE
+    await channel.close()
+
+
+def test_a_mistake_of_ours_ends_its_own_stream_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    protocol, wire = connected(SHARED)
+    encoder = hpack.Encoder()
+    protocol.data_received(HELLO + opening(encoder, 1))
+    with monkeypatch.context() as patched:
+        patched.setattr(SHARED.chooser, "choose", lambda *_, **__: 1 / 0)
+        protocol.data_received(opening(encoder, 3) + frame(http2.DATA, 0, 3, enveloped(asked())))
+    protocol.data_received(frame(http2.DATA, http2.END_STREAM, 1, enveloped(asked())))
+    assert (wire.status_of(1), wire.status_of(3), wire.closed) == ("0", "13", False)
+
+
 async def test_a_stream_that_never_ends_is_cut_after_the_grace() -> None:
     one = picker()
     async with served(one, grace_s=0.05) as port:
