@@ -321,3 +321,32 @@ def test_an_override_only_ever_points_to_a_process_that_reported_the_user(
             case _:
                 for user, owner in fleet.choose().users.items():
                     assert user in reported.get((owner, fleet.starts[owner]), set())
+
+
+@settings(max_examples=60, deadline=None)
+@given(actions, st.randoms(use_true_random=False))
+def test_rounds_that_leave_users_out_come_to_what_rounds_over_all_come_to(
+    log: list[tuple[str, str, int]], dice: random.Random
+) -> None:
+    quick, thorough = (Fleet(bound=LoadBound(percent=400.0, floor=1000.0)) for _ in range(2))
+    for what, name, number in [*log, ("choose", "a", 0), ("choose", "a", 0)]:
+        uid, key, tokens, start = f"uid-{name}", key_of(number), dice.randrange(1, 5000), f"start-{dice.random()}"
+        chosen = []
+        for fleet in (quick, thorough):
+            match what:
+                case "tell":
+                    fleet.tell(uid, state(key, tokens))
+                case "gone":
+                    fleet.tell(uid, UserState(key=key))
+                case "restart":
+                    fleet.starts[uid] = start
+                    fleet.tell(uid, whole=True)
+                case "lost":
+                    fleet.tell(uid, reachable=False)
+                case "wait":
+                    fleet.now_ms += 3_000.0
+                case _:
+                    if fleet is thorough:
+                        fleet.residents._whole_ms = float("-inf")
+                    chosen.append(fleet.choose().users)
+        assert not chosen or chosen[0] == chosen[1]
