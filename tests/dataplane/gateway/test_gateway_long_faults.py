@@ -37,10 +37,12 @@ def publish(path: Path, wanted: RoutingTable) -> None:
     part.replace(path)
 
 
-async def generation_held(gateway: Gateway) -> int:
+async def holds(gateway: Gateway, wanted: RoutingTable) -> bool:
+    """Whether all of a table is there: its generation is written before its slots."""
     api = RuntimeApi(gateway.config.admin_socket)
     try:
-        return (await read_held(api, gateway.config, users={})).generation
+        held = await read_held(api, gateway.config, users={})
+        return held.generation == wanted.generation and dict(held.slots) == dict(want_of(wanted).slots)
     finally:
         await api.close()
 
@@ -65,10 +67,10 @@ async def test_traffic_goes_on_beside_an_agent_process_that_is_frozen_and_one_th
             os.kill(agent.pid, signal.SIGSTOP)
             publish(tmp_path / "table.json", tables[1])
             await asyncio.sleep(0.4)
-            assert await generation_held(gateway) == 1
+            assert await holds(gateway, tables[0])
             in_force.append(1)
             os.kill(agent.pid, signal.SIGCONT)
-            await until(lambda: _holds(gateway, 2))
+            await until(lambda: holds(gateway, tables[1]))
             in_force.remove(0)
             await agent.kill()
             await asyncio.sleep(0.2)
@@ -79,10 +81,6 @@ async def test_traffic_goes_on_beside_an_agent_process_that_is_frozen_and_one_th
     finally:
         if agent.process.returncode is None:
             await agent.kill()
-
-
-async def _holds(gateway: Gateway, generation: int) -> bool:
-    return await generation_held(gateway) == generation
 
 
 async def test_a_source_that_is_away_for_days_changes_nothing_and_is_obeyed_when_it_is_back(gateway: Gateway) -> None:
@@ -153,16 +151,13 @@ async def test_replicas_whose_clocks_are_years_apart_hold_the_same_table(make: C
         assert await gateway.agent.reconcile()
     assert left.agent.offer(two)
     assert await left.agent.reconcile()
-    await until(lambda: _holds(right, 2))
+    await until(lambda: holds(right, two))
     clocks["right"][0] += 100 * DAY_S
     assert not await right.agent.reconcile()  # its own table is the older one
     assert right.agent.offer(two)
     assert await right.agent.reconcile()
     for gateway in (left, right):
-        api = RuntimeApi(gateway.config.admin_socket)
-        held = await read_held(api, gateway.config)
-        await api.close()
-        assert dict(held.slots) == dict(want_of(two).slots)
+        assert await holds(gateway, two)
 
 
 def test_nothing_in_the_gateway_reads_the_clock_of_the_wall() -> None:
