@@ -89,6 +89,26 @@ def test_an_archive_holds_a_shared_layer_once_and_names_every_image(files: Path,
     assert configs[1]["config"]["User"] == "65532:65532"
 
 
+def test_an_image_names_the_signal_that_stops_it_where_it_is_not_the_usual_one(files: Path, tmp_path: Path) -> None:
+    layer = write_layer(files, tmp_path / "layer.tar")
+    write_archive(tmp_path / "images.tar", [Image("x:1", [layer], stop_signal="SIGUSR1"), Image("y:1", [layer])])
+
+    with tarfile.open(tmp_path / "images.tar") as opened:
+        configs = [read(opened, each["Config"])["config"] for each in read(opened, "manifest.json")]
+    assert [config.get("StopSignal") for config in configs] == ["SIGUSR1", None]
+
+
+def test_a_program_comes_with_its_libraries_where_its_loader_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "layer_directory", lambda: tmp_path)
+    program = Path("/bin/ls").resolve()
+    layer = layers.program_layer("ls", program, os.environ)
+    with tarfile.open(layer.path) as opened:
+        names = {name.rpartition("/")[2]: name for name in opened.getnames()}
+    assert names[program.name] == f"usr/bin/{program.name}"
+    folders = {path.rpartition("/")[0] for name, path in names.items() if ".so" in name and not name.startswith("ld-")}
+    assert folders == {names["libc.so.6"].rpartition("/")[0]}
+
+
 def test_a_layer_that_every_reader_has_is_named_but_left_out(files: Path, tmp_path: Path) -> None:
     layer = write_layer(files, tmp_path / "layer.tar")
 
