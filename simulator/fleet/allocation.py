@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from policies.allocation.costs import CostMemory, WorkDelta, costs_of, link_prior, update_costs
+from policies.allocation.costs import COSTS_FORGET, CostMemory, WorkDelta, costs_of, link_prior, update_costs
 from policies.allocation.estimator import ROWS_SPREAD, USERS_SPREAD, ReuseTimeEstimator
 from policies.allocation.model_file import TrainedModel
 from policies.allocation.strategy import decide
@@ -198,7 +198,7 @@ class _Mind:
             emb_miss_ms=seen.emb_miss_ms,
             kv_miss_ms=max(seen.kv_miss_ms, 0.0),
         )
-        self._costs = update_costs(self._costs, work, decay_ms=self._memory_ms / 2.0)
+        self._costs = update_costs(self._costs, work, decay_ms=self._memory_ms / COSTS_FORGET)
 
 
 def observation_of(seen: FleetObservation) -> Observation:

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.compiled import lean
+from simulator.fleet import age, link, resize
 from simulator.fleet import finding as find
-from simulator.fleet import link, resize
 from simulator.fleet import users as kv
 from simulator.fleet.randomness import stream_of
 from simulator.fleet.service import batch_ms
@@ -82,6 +82,7 @@ def _arrive(
     """Ask the caches for one request and let it wait in its bucket."""
     now_ms, user = requests.arrival_ms[place], int(requests.user[place])
     history, candidates, law = int(requests.history[place]), int(requests.candidates[place]), int(requests.law[place])
+    age.drop_aged(physics, fleet, ints, users, user, kv.NOBODY, now_ms)
     hit, below, available = find.ask(fleet, ints, floats, users, user, history, kv.NOBODY, now_ms)
     left = 0.0
     if ints[HOST_LIMIT] > 0:
@@ -91,6 +92,7 @@ def _arrive(
     if available > 0:
         taken = resize.share_taken(physics, fleet, ints, floats, rows, laws)
         loaded, _ = find.chosen(physics, fleet, ints, floats, history, candidates, available, below == kv.SSD, taken, left)
+    age.stamp(physics, users, user, hit + loaded == 0, now_ms)
     asked = (history + candidates - hit - loaded) * fleet[ROWS_PER_TOKEN]
     missed = find.rows_missed(fleet, ints, floats, rows, laws, law, asked, stream_of(seed, place), now_ms)
     find.note(place, requests, ints, history, hit, loaded, below, asked, missed)

@@ -165,6 +165,7 @@ def constants_of(config: FleetConfig, log: RequestLog, tables: LawTables, level:
     out[state.POOL_BYTES] = config.pool_bytes
     out[state.BATCH_MOST] = 1 if config.batching is None else config.batching.max_requests
     out[state.OFFLOAD_MOST] = state.UNBOUNDED if config.offload_queue_bytes is None else config.offload_queue_bytes
+    out[state.MOST_LAG] = state.UNBOUNDED if config.max_emb_lag is None else config.max_emb_lag
     out[state.LOAD_BEHIND] = state.NEVER_BEHIND if config.load_behind_percent is None else config.load_behind_percent
     return out
 
@@ -265,7 +266,7 @@ def _empty_users(count: int) -> Users:
     record = np.zeros((count + TIERS, state.RECORD), dtype=np.int32)
     for sentinel in range(count, count + TIERS):
         record[sentinel, [state.OLDER, state.YOUNGER]] = sentinel
-    return Users(record=record, ready_ms=np.zeros(count))
+    return Users(record=record, ready_ms=np.zeros(count), used_ms=np.zeros(count))
 
 
 def _empty_rows(config: FleetConfig, tables: LawTables, fleet: NDArray[np.int64]) -> Rows:

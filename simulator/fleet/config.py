@@ -73,6 +73,13 @@ class FleetConfig:
     offload_queue_bytes : int, optional
         Most that may wait for the link to the host, in one instance. A user that HBM evicts while there is no room for it is
         dropped and counted; without a bound when absent. As in `simulator.core.config`.
+    ttl_ms : float, optional
+        State that its user did not ask for so long is not used any more; it takes room until then, or until it is evicted.
+    emb_version_ms : float, optional
+        A new version of the embeddings comes every so many milliseconds. State keeps the version that its first token was
+        computed with, and is stale from the next one on; rows of the cache are taken as replaced in place.
+    max_emb_lag : int, optional
+        Versions that state may be behind; stale state is used without a bound, and counted, when absent.
     batching : BatchRules, optional
         Requests of one length bucket that arrive within a window run together, padded to the bucket's edge. Each is served alone,
         in order of arrival, when absent.
@@ -96,9 +103,12 @@ class FleetConfig:
     reload_fixed_ms: float = 0.0
     load_behind_percent: int | None = None
     refill: RefillMode = RefillMode.THROTTLED
-    refill_link_percent: int = 20
+    refill_link_percent: int = 5
     refill_yields: bool = False
     offload_queue_bytes: int | None = None
+    ttl_ms: float | None = None
+    emb_version_ms: float | None = None
+    max_emb_lag: int | None = None
     batching: BatchRules | None = None
 
     def __post_init__(self) -> None:
@@ -131,12 +141,24 @@ class FleetConfig:
             raise ValueError(f"offload_queue_bytes: {queue!r} is not a whole number within 0..{1 << 50}")
         if queue is not None and not self.host_bytes:
             raise ValueError("offload_queue_bytes: nothing is copied where host_bytes is 0")
+        self._check_age()
         if self.ssd_bytes and not self.host_bytes:
             raise ValueError("ssd_bytes: the SSD is filled from the host tier, so host_bytes must be above 0")
         if self.batching is not None and not isinstance(self.batching, BatchRules):
             raise ValueError(f"batching: {type(self.batching).__name__} is no BatchRules")
         if not isinstance(self.service, ServiceModel):
             raise ValueError(f"service: {type(self.service).__name__} is no ServiceModel")
+
+    def _check_age(self) -> None:
+        for name in ("ttl_ms", "emb_version_ms"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value >= 1.0):
+                raise ValueError(f"{name}: {value} must be finite and at least 1")
+        lag = self.max_emb_lag
+        if lag is not None and (isinstance(lag, bool) or not isinstance(lag, int) or not 0 <= lag <= 1 << 20):
+            raise ValueError(f"max_emb_lag: {lag!r} is not a whole number within 0..{1 << 20}")
+        if lag is not None and self.emb_version_ms is None:
+            raise ValueError("max_emb_lag: nothing gets stale without emb_version_ms")
 
     @property
     def first_emb_bytes(self) -> int:

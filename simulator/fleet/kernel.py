@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.compiled import lean
+from simulator.fleet import age, link, resize
 from simulator.fleet import finding as find
-from simulator.fleet import link, resize
 from simulator.fleet import users as kv
 from simulator.fleet.randomness import stream_of
 from simulator.fleet.service import compute_ms
@@ -74,6 +74,7 @@ def serve_one(
     law = int(requests.law[place])
     serving = user_in_service(ints, place, requests, now)
     resize.advance(physics, fleet, ints, floats, users, rows, laws, serving, now)
+    age.drop_aged(physics, fleet, ints, users, user, serving, now)
     hit, below, available = find.ask(fleet, ints, floats, users, user, history, serving, now)
     tiers, left = ints[HOST_LIMIT] > 0, 0.0
     if tiers:
@@ -88,6 +89,7 @@ def serve_one(
             physics, fleet, ints, floats, history, candidates, available, below == kv.SSD, taken=taken, left=left
         )
         left = link.left_after(physics, left, load)
+    age.stamp(physics, users, user, hit + loaded == 0, now)
 
     asked = (history + candidates - hit - loaded) * fleet[ROWS_PER_TOKEN]
     missed = find.rows_missed(fleet, ints, floats, rows, laws, law, asked, stream_of(seed, place), now)

@@ -140,6 +140,9 @@ class Running:
         if self.config.offload_queue_bytes is not None:
             dropped = {"offloadDrops": int(total[state.OFFLOAD_DROPS]), "offloadDroppedBytes": int(total[state.OFFLOAD_DROPPED])}
             counts = counts | dropped
+        if self.config.ttl_ms is not None or self.config.emb_version_ms is not None:
+            aged = {"expired": state.EXPIRED, "tooStale": state.TOO_STALE, "staleHits": state.STALE_HITS}
+            counts = counts | {name: int(total[place]) for name, place in aged.items()}
         made = FleetResult(
             log=self.log,
             config=self.config,

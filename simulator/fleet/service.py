@@ -48,6 +48,7 @@ def fleet_floats(config: FleetConfig) -> NDArray[np.float64]:
     out[state.TO_HOST_PER_MS] = (service.link_bytes_per_second if to_host is None else to_host) / 1e3
     out[state.DUPLEX_TO_DEVICE], out[state.DUPLEX_TO_HOST] = service.duplex_to_device_share, service.duplex_to_host_share
     out[state.REFILL_YIELDS] = config.refill_yields
+    out[state.TTL_MS], out[state.EMB_VERSION_MS] = config.ttl_ms or 0.0, config.emb_version_ms or 0.0
     out[state.BATCH_WINDOW_MS] = 0.0 if config.batching is None else config.batching.window_ms
     if isinstance(service, ProfiledService):
         _profiled(service, out)

@@ -16,7 +16,8 @@ REQUESTS, KV_ASKED, KV_HIT, LOWER_HIT, ROWS_ASKED, ROWS_MISSED = range(16, 22)
 REFILL_BYTES, RELOAD_BYTES, OFFLOAD_BYTES, KV_EVICTED, EMB_EVICTED, RESIZE_EVICTED = range(22, 28)
 SAMPLES, KNOWN_USED, SINCE_LOOK, KNOWN_LAW, WASTED, USED, LATE, PREFIX_BYTES = range(28, 36)
 ROWS_DEFAULTED, OFFLOAD_SEEN, OFFLOAD_ROOM, OFFLOAD_DROPS, OFFLOAD_DROPPED = range(36, 41)
-INTS = 41
+EXPIRED, TOO_STALE, STALE_HITS = range(41, 44)
+INTS = 44
 
 # Floats.
 FREE_AT, REFILLED_TO, REFILL_CARRY, SAMPLE_CARRY = range(4)
@@ -28,10 +29,10 @@ FLOATS = 25
 
 # Constants of a fleet, whole numbers.
 PAGE_TOKENS, PAGE_BYTES, ROW_BYTES, ROWS_PER_TOKEN, CELL_BYTES, MODE, RECORD_ONE_IN, LAYERS, POOL_BYTES = range(9)
-LOAD_BEHIND, BATCH_MOST, OFFLOAD_MOST = 9, 10, 11
+LOAD_BEHIND, BATCH_MOST, OFFLOAD_MOST, MOST_LAG = range(9, 13)
 NEVER_BEHIND = 101
 UNBOUNDED = 1 << 62
-FLEET_INTS = 12
+FLEET_INTS = 13
 # Modes: every row, some of them, none.
 EVERY_ROW, SOME_ROWS, NO_ROWS = range(3)
 
@@ -40,8 +41,8 @@ LINK_PER_MS, GATHER_PER_SECOND, GATHER_FIXED_MS, REFILL_PER_SECOND, BLOCKING, SS
 BASE_MS, TOKEN_FLOPS, PAIR_FLOPS, OUTPUT_FLOPS, FLOOR_FLOPS, FLOPS_PER_SECOND, WEIGHTS_MS, TOKEN_MS, STRETCH, EMPTY_MS = range(
     7, 17
 )
-TO_HOST_PER_MS, DUPLEX_TO_DEVICE, DUPLEX_TO_HOST, REFILL_YIELDS, BATCH_WINDOW_MS = range(17, 22)
-FLEET_FLOATS = 22
+TO_HOST_PER_MS, DUPLEX_TO_DEVICE, DUPLEX_TO_HOST, REFILL_YIELDS, BATCH_WINDOW_MS, TTL_MS, EMB_VERSION_MS = range(17, 24)
+FLEET_FLOATS = 24
 
 # Constants of a law, by kind.
 CELLS, OFFSET, DRIFT_CELLS, BINS, GROUP, NEW_FROM = range(6)
@@ -50,7 +51,7 @@ SHARE, DRIFT_PER_MS, CELL_ROWS = range(3)
 LAW_FLOATS = 3
 
 # Columns of a user's record.
-OLDER, YOUNGER, TOKENS, PAGES, TIER, PREFIX, PINNED = range(7)
+OLDER, YOUNGER, TOKENS, PAGES, TIER, PREFIX, PINNED, EMB_VERSION = range(8)
 RECORD = 8
 
 
@@ -58,12 +59,13 @@ class Users(NamedTuple):
     """Users of one instance by their number there.
 
     `record`, shape (users + one sentinel a tier, RECORD): neighbours in the list of a tier, tokens and pages of the state, the
-    tier it is in, whether it is a prefix computed ahead, and how many requests of a running batch need it; `ready_ms` is when
-    such a prefix is finished.
+    tier it is in, whether it is a prefix computed ahead, how many requests of a running batch need it, and the version of the
+    embeddings it began with; `ready_ms` is when such a prefix is finished, `used_ms` when the user last asked.
     """
 
     record: NDArray[np.int32]
     ready_ms: NDArray[np.float64]
+    used_ms: NDArray[np.float64]
 
 
 class Batches(NamedTuple):

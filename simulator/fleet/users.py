@@ -118,6 +118,29 @@ def _off_load(fleet: NDArray[np.int64], ints: NDArray[np.int64], users: Users, u
 
 
 @lean
+def _leave_hbm(fleet: NDArray[np.int64], ints: NDArray[np.int64], record: NDArray[np.int32], user: int) -> int:
+    """Take a user out of HBM; return its bytes."""
+    size = record[user, PAGES] * fleet[PAGE_BYTES]
+    _unlink(record, user)
+    record[user, TIER] = NOWHERE
+    ints[KV_USED] -= size
+    if record[user, PREFIX]:
+        record[user, PREFIX] = 0
+        ints[PREFIX_BYTES] -= size
+        ints[WASTED] += 1
+    return int(size)
+
+
+@lean
+def forget(fleet: NDArray[np.int64], ints: NDArray[np.int64], users: Users, user: int) -> None:
+    """Drop the state of a user from whatever tier it is in."""
+    if users.record[user, TIER] == HBM:
+        _leave_hbm(fleet, ints, users.record, user)
+    elif users.record[user, TIER] >= HOST:
+        leave_lower_tier(fleet, ints, users, user)
+
+
+@lean
 def evict(fleet: NDArray[np.int64], ints: NDArray[np.int64], users: Users, excess: int, keep: int, serving: int) -> int:
     """Evict the oldest users of HBM, but not `keep` and `serving`, until `excess` bytes are free; return the bytes freed."""
     record = users.record
@@ -127,15 +150,8 @@ def evict(fleet: NDArray[np.int64], ints: NDArray[np.int64], users: Users, exces
     while freed < excess and user != sentinel:
         following = record[user, YOUNGER]
         if user != keep and user != serving and not record[user, PINNED]:
-            size = record[user, PAGES] * fleet[PAGE_BYTES]
-            _unlink(record, user)
-            record[user, TIER] = NOWHERE
-            ints[KV_USED] -= size
+            size = _leave_hbm(fleet, ints, record, user)
             freed += size
-            if record[user, PREFIX]:
-                record[user, PREFIX] = 0
-                ints[PREFIX_BYTES] -= size
-                ints[WASTED] += 1
             if ints[HOST_LIMIT] > 0:
                 _off_load(fleet, ints, users, user, size)
         user = following

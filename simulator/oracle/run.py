@@ -92,6 +92,10 @@ def best_splits(
         raise ValueError("refill_yields: the oracle sets the rate of a refill aside")
     if config.offload_queue_bytes is not None:
         raise ValueError("offload_queue_bytes: the oracle copies whatever HBM evicts")
+    if config.ttl_ms is not None:
+        raise ValueError("ttl_ms: the oracle lets state live as long as there is room for it")
+    if config.emb_version_ms is not None:
+        raise ValueError("emb_version_ms: the oracle lets state serve whatever version it is of")
     if warm is not None and len(warm.user) and int(warm.user.max()) >= log.users:
         raise ValueError(f"warm: user {int(warm.user.max())} is not among the {log.users} of the log")
     key = key_of(log, config, window_ms=window_ms, seed=seed, splits=tuple(splits), slots=slots, warm=warm)

@@ -39,6 +39,13 @@ from simulator.request_log import RowLaw
         ("reload_fixed_ms", float("inf")),
         ("refill", "lazy-ish"),
         ("refill_link_percent", 91),
+        ("offload_queue_bytes", -1),
+        ("offload_queue_bytes", MIB),
+        ("ttl_ms", 0.0),
+        ("ttl_ms", float("nan")),
+        ("emb_version_ms", float("inf")),
+        ("max_emb_lag", -1),
+        ("max_emb_lag", 1),
         ("service", object()),
     ],
 )

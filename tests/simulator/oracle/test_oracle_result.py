@@ -166,6 +166,9 @@ def test_a_log_that_gives_no_reason_for_doubt_has_none_but_that_one_split_suits_
         ("load_behind_percent", {"config": a_fleet(load_behind_percent=90)}),
         ("batching", {"config": a_fleet(batching=BatchRules())}),
         ("refill_yields", {"config": a_fleet(refill_yields=True)}),
+        ("offload_queue_bytes", {"config": a_fleet(host_bytes=1 << 30, offload_queue_bytes=0)}),
+        ("ttl_ms", {"config": a_fleet(ttl_ms=1e3)}),
+        ("emb_version_ms", {"config": a_fleet(emb_version_ms=1e3)}),
         ("warm", {"warm": WarmUsers(user=np.array([10**6], dtype=np.uint32), tokens=np.array([1], dtype=np.int32))}),
     ],
 )
