@@ -40,8 +40,8 @@ def run(*, quick: bool, as_json: bool, seed: int) -> None:
 
 
 _NOTES = (
-    f"Envoy {VERSION}, {INSTANCES} instances, 4000 users; {CALLERS} kept connections in turn unless it says one. Processor time of a "
-    f"server is that of its whole process. Baseline: {NOTHING.name}, for Envoy {ENVOY_ALONE.name}, of the same run"
+    f"Envoy {VERSION}, {INSTANCES} instances, 4000 users; {CALLERS} kept connections in turn unless it says one. Processor time "
+    f"of a server is that of its whole process. Baseline: {NOTHING.name}, for Envoy {ENVOY_ALONE.name}, of the same run"
 )
 Taken = dict[tuple[str, int], list[Slice]]
 
