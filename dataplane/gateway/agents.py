@@ -11,6 +11,7 @@ import asyncio
 import logging
 import random
 import re
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ from dataplane.gateway.residents import Chosen, Residents, ResidentsView
 log = logging.getLogger("grfleet.gateway")
 AT_ONCE = 32
 """Agents that are asked at the same time, and whose answers are in memory together."""
+NOTED = 10_000
 PERIOD_S = 2.0
 BUSY_SHARE = 0.1
 """Rounds come further apart when they take longer, so that merging and weighing take no more of a core than this."""
@@ -139,6 +141,7 @@ class ResidencyLoop:
         self._name = f"{rng.getrandbits(48):x}"  # revisions of another process are never taken for these
         self._period_s = period_s
         self._for_ms = for_ms
+        self._routed: deque[tuple[str, str, float]] = deque(maxlen=NOTED)
         self._lines: dict[str, tuple[str, HttpLine]] = {}
         self._table: RoutingTable | None = None
         self._adopted = False
@@ -222,6 +225,9 @@ class ResidencyLoop:
     def _choose(self, held: Mapping[str, str], down: frozenset[str]) -> tuple[Chosen, bool]:
         """Weigh; say also whether it comes to something else than what is held."""
         began_s = self._monotonic_s()
+        for _ in range(len(self._routed)):
+            user_key, uid, sent_ms = self._routed.popleft()
+            self._residents.routed(user_key, uid, now_ms=sent_ms)
         chosen = self._residents.choose(now_ms=began_s * 1000.0, down=down)
         changed = chosen.users is not self._chosen.users and chosen.users != held
         self.round_s += self._monotonic_s() - began_s
@@ -247,6 +253,10 @@ class ResidencyLoop:
     async def aclose(self) -> None:
         """Close the connections to agents."""
         await self._drop_lines(set())
+
+    def routed(self, user_key: str, uid: str) -> None:
+        """Note that a request was just sent to an instance, for faces that see requests; at most `NOTED` between two rounds."""
+        self._routed.append((user_key, uid, self._monotonic_s() * 1000.0))
 
     # -- what others ask -----------------------------------------------------------------------------------------------------
 

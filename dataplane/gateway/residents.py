@@ -179,9 +179,9 @@ class Residents:
         """Note that an agent did not answer; nothing follows from it but that its users grow old."""
         self._outcomes["missing"] += 1
 
-    def routed(self, user_key: str, uid: str, *, tokens: int, now_ms: float) -> None:
-        """Expect a user's state where a request of it was just sent, for a moment; for faces that see requests."""
-        self._book.routed(user_key, uid=uid, tokens=tokens, now_ms=now_ms)
+    def routed(self, user_key: str, uid: str, *, now_ms: float) -> None:
+        """Expect a user's state, as large as it is known to be, where a request was just sent; it counts for a moment."""
+        self._book.routed(user_key, uid=uid, tokens=self._book.largest(user_key), now_ms=now_ms)
 
     def _average(self, instance: _Instance, load: InstanceLoad | None, now_ms: float) -> None:
         """Take the load of a report: as it is, but for what jumps from one moment to the next."""

@@ -177,6 +177,11 @@ class ResidencyBook:
             found.update(key for key in page.routed if home(key) != uid)
         return [row for page in self._pages.values() for key, row in (page.reported | page.routed).items() if key in found]
 
+    def largest(self, user_key: str) -> int:
+        """Return the most tokens of a user that any report names, 0 for none."""
+        rows = (page.reported.get(user_key) for page in self._pages.values())
+        return max((_tokens(row) for row in rows if row is not None), default=0)
+
     @property
     def users(self) -> int:
         """How many rows of reports there are, of all instances."""

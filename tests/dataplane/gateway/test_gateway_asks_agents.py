@@ -157,6 +157,19 @@ async def test_a_new_table_is_weighed_without_asking_anybody(tmp_path: Path) -> 
         assert len(here.agents["a"].asked) == asked
 
 
+async def test_requests_that_a_face_saw_are_taken_in_with_the_next_round(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        here.agents["a"].states = [UserState(key=KEY, tokens_hbm=1000)]
+        here.gateway.users = {KEY: "uid-b"}
+        here.now_s += 2.0
+        await here.loop.round(ask=False)
+        here.loop.routed(KEY, "uid-b")
+        await here.round(seconds=1.0)
+        assert here.gateway.users == {KEY: "uid-b"}  # what a has is old news: the request just went to b
+        await here.round(seconds=3.0)
+        assert here.gateway.users == {}
+
+
 async def test_a_tombstone_withdraws_everything(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.agents["b"].states = [UserState(key=KEY, tokens_hbm=3000)]

@@ -119,6 +119,33 @@ def test_a_state_that_went_and_came_back_between_two_rounds_is_there(fleet: Flee
     fleet.choose()
     fleet.tell(AWAY, UserState(key=KEY))
     fleet.tell(AWAY, state(KEY))
+    chosen = fleet.choose()
+    assert (chosen.users, chosen.moved) == ({KEY: AWAY}, 1)  # it has not moved meanwhile
+
+
+def test_a_report_that_begins_anew_makes_what_was_known_before_forgotten(fleet: Fleet) -> None:
+    fleet.tell(AWAY, state(KEY), state(key_of(8)))
+    assert fleet.choose().known == 2
+    fleet.tell(AWAY, state(KEY), whole=True)
+    assert fleet.choose().known == 1
+
+
+def test_an_agent_whose_engine_does_not_answer_is_as_silent_as_none(fleet: Fleet) -> None:
+    fleet.choose()
+    for _ in range(10):
+        for uid in fleet.starts:
+            fleet.tell(uid, reachable=uid != AWAY)
+        chosen = fleet.choose()
+    assert chosen.silent == 1
+
+
+def test_the_load_of_a_process_that_is_gone_is_not_its_successors(fleet: Fleet) -> None:
+    fleet.tell(AWAY, in_flight=4000)
+    fleet.now_ms += 120_000.0
+    for uid in fleet.starts:
+        fleet.tell(uid, in_flight=4000 if uid == AWAY else 1)
+    fleet.starts[AWAY] = "start-2"
+    fleet.tell(AWAY, state(KEY), whole=True)
     assert fleet.choose().users == {KEY: AWAY}
 
 
@@ -225,13 +252,19 @@ def test_an_adopted_override_ends_with_its_time() -> None:
     assert fleet.choose(seconds=2.0).users == {}
 
 
-def test_a_request_just_sent_counts_for_two_seconds_and_not_longer(fleet: Fleet) -> None:
-    fleet.residents.routed(KEY, AWAY, tokens=3000, now_ms=0.0)
-    assert fleet.choose(seconds=1.0).users == {KEY: AWAY}
-    other = Fleet()
-    other.all_tell()
-    other.residents.routed(KEY, AWAY, tokens=3000, now_ms=0.0)
-    assert other.choose(seconds=3.0).users == {}
+def test_a_request_just_sent_counts_for_two_seconds_and_not_longer() -> None:
+    for seconds, expected in ((1.0, AWAY), (3.0, home_of(KEY))):
+        fleet = Fleet()
+        fleet.all_tell()
+        fleet.tell(home_of(KEY), state(KEY, 1000))
+        fleet.residents.adopt({KEY: AWAY}, now_ms=0.0)
+        fleet.residents.routed(KEY, AWAY, now_ms=0.0)
+        assert fleet.choose(seconds=seconds).users.get(KEY, home_of(KEY)) == expected
+
+
+def test_a_request_of_a_user_that_nobody_reported_says_nothing_of_its_state(fleet: Fleet) -> None:
+    fleet.residents.routed(KEY, AWAY, now_ms=0.0)
+    assert fleet.choose(seconds=1.0).users == {}
 
 
 def test_a_draining_instance_is_given_nobody(fleet: Fleet) -> None:
@@ -269,6 +302,13 @@ def test_overrides_are_taken_back_from_an_instance_that_gets_above_its_bound() -
     assert chosen.users == {}
 
 
+def test_a_load_far_above_the_bound_takes_overrides_back_at_once(fleet: Fleet) -> None:
+    fleet.tell(AWAY, state(KEY))
+    fleet.choose()
+    fleet.tell(AWAY, in_flight=4000)
+    assert fleet.choose().users == {}
+
+
 def test_a_moment_of_load_moves_nobody(fleet: Fleet) -> None:
     fleet.tell(AWAY, state(KEY))
     fleet.choose()
@@ -296,7 +336,7 @@ actions = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(actions, st.randoms(use_true_random=False))
 def test_an_override_only_ever_points_to_a_process_that_reported_the_user(
     log: list[tuple[str, str, int]], dice: random.Random
@@ -323,7 +363,7 @@ def test_an_override_only_ever_points_to_a_process_that_reported_the_user(
                     assert user in reported.get((owner, fleet.starts[owner]), set())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(actions, st.randoms(use_true_random=False))
 def test_rounds_that_leave_users_out_come_to_what_rounds_over_all_come_to(
     log: list[tuple[str, str, int]], dice: random.Random
