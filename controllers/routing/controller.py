@@ -43,6 +43,7 @@ class RoutingLoop:
     async def start(self, ctx: Context) -> None:
         """Remember since when we lead: silence seen by an earlier leader is judged anew."""
         self._started = ctx.clock.now()
+        self._generations = LastGenerations()
 
     async def reconcile(self, key: Key, ctx: Context) -> Result | None:
         """Observe, decide, execute."""
@@ -54,11 +55,12 @@ class RoutingLoop:
             self._writes.forget(key)
             self._restraint.forget(key)
             return await self._bury(key, ctx)
-        self._generations.note(key, seen.pool.status.table_generation)
         plan = decide(seen, ctx.clock.now())
         self._restraint.note(key, began_s=began_s, ended_s=ctx.clock.monotonic())
         if await execute(plan, seen, ctx):
             self._writes.note(key, now_s=ctx.clock.monotonic())
+        stored = ctx.store.get(POOLS, key)  # what was just written is in it, and need not come as an event
+        self._generations.note(key, None if stored is None else (stored.get("status") or {}).get("tableGeneration"))
         return Result(plan.requeue_after)
 
     async def _bury(self, key: Key, ctx: Context) -> Result | None:

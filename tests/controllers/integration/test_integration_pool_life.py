@@ -129,3 +129,28 @@ def test_deleting_a_pool_takes_its_instances_along_leaves_a_tombstone_that_a_gat
     eventually(lambda: fleet.table()["metadata"].get("ownerReferences") and fleet.table()["status"]["instances"])
     assert fleet.table()["metadata"]["uid"] == tombstone["metadata"]["uid"]
     assert fleet.table()["status"]["generation"] > tombstone["status"]["generation"]
+
+
+def test_a_pool_deleted_in_the_foreground_leaves_a_tombstone_too_and_one_that_leaves_orphans_leaves_its_table(
+    fleet: Fleet, operator: OperatorProcess, pair: Pair
+) -> None:
+    fleet.apply_pool("first", pair)
+    fleet.apply_pool("second", pair)
+    fleet.start(pair)
+    for name in ("first", "second"):
+        eventually(lambda name=name: fleet.table(name).get("status", {}).get("instances"), why=lambda name=name: fleet.pool(name))
+    kept = fleet.table("second")["status"]
+
+    for name, how in (("first", "foreground"), ("second", "orphan")):
+        fleet.plane.kubectl("delete", "grp", name, "-n", fleet.namespace, f"--cascade={how}", "--wait=false")
+
+    def gone() -> bool:
+        tables = [fleet.table(name) for name in ("first", "second")]
+        return not any(fleet.pool(name) for name in ("first", "second")) and not any(
+            table.get("metadata", {"ownerReferences": "missing"}).get("ownerReferences") for table in tables
+        )
+
+    eventually(gone, why=lambda: (fleet.table("first"), fleet.table("second")), timeout_seconds=60)
+    assert fleet.table("first")["status"]["instances"] == []
+    assert fleet.table("second")["status"]["instances"] == kept["instances"]
+    assert fleet.table("second")["status"]["slots"] == kept["slots"]

@@ -14,6 +14,7 @@ from contract.errors import ProtocolViolation
 from controllers.holder import Holder
 from controllers.lookup import Found
 from controllers.parsed import ParsedObjects
+from controllers.routing import controller as routing_controller
 from controllers.routing.controller import RoutingLoop
 from controllers.routing.decide import decide
 from controllers.routing.observe import Observation, table_holder
@@ -271,7 +272,8 @@ class Scene:
         self.kube = OneTable(self.store, copy.deepcopy(table))
         self.seconds = 0.0
         clock = SimpleNamespace(now=lambda: at(self.seconds), monotonic=lambda: self.seconds)
-        self.ctx = cast(Context, SimpleNamespace(kube=self.kube, store=self.store, clock=clock))
+        settings = SimpleNamespace(operator_namespace="grfleet-system")
+        self.ctx = cast(Context, SimpleNamespace(kube=self.kube, store=self.store, clock=clock, settings=settings))
         self.loop = RoutingLoop(ParsedObjects())
 
     async def look(self) -> float | None:
@@ -314,6 +316,25 @@ async def test_a_tombstone_that_the_collector_takes_comes_again_but_one_that_som
     scene.kube.collect()
     assert await scene.look() is None
     assert scene.kube.table is None
+
+
+async def test_a_pool_that_goes_right_after_its_first_table_and_the_collector_with_it_leaves_a_tombstone_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene, pool = Scene(None), pool_object()
+    scene.store.upsert(POOLS, pool)
+
+    async def publish(*_: Any) -> bool:
+        metadata = {**pool["metadata"], "resourceVersion": "11"}
+        scene.store.upsert(POOLS, {**pool, "metadata": metadata, "status": {"tableGeneration": 1}})  # no event follows
+        return True
+
+    monkeypatch.setattr(routing_controller, "execute", publish)
+    await scene.look()
+    scene.store.drop(POOLS, KEY)
+    await scene.look()
+    assert scene.kube.table is not None
+    assert scene.kube.table["status"]["generation"] == 2
 
 
 async def test_in_a_namespace_that_goes_too_no_tombstone_is_insisted_on() -> None:
