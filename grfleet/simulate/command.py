@@ -20,6 +20,7 @@ from grfleet.simulate.options import (
     Batching,
     Candidates,
     Duration,
+    EmbVersions,
     Force,
     HbmPolicyFile,
     Instances,
@@ -38,6 +39,7 @@ from grfleet.simulate.options import (
     SkipBad,
     Trace,
     Traces,
+    Ttl,
     UserKeyFile,
     Width,
     Workers,
@@ -81,6 +83,8 @@ def simulate(
     load_behind: LoadBehind = None,
     batching: Batching = None,
     offload_queue: OffloadQueue = None,
+    ttl: Ttl = None,
+    emb_versions: EmbVersions = None,
     routing: Routing = None,
     life: Lives = None,
     workers: Workers = None,
@@ -112,7 +116,7 @@ def simulate(
         beside = _choice(wanted, "--baseline", baseline) if baseline is not None else fallback_of(choice)
         duration_ms = _traffic_ms(duration)
         _length_ms("--warm-up", warm_up, of_ms=0.0)
-        served = _served(batching, offload_queue, routing, life or [])
+        served = _served(batching, offload_queue, ttl, emb_versions, routing, life or [])
         _fits(context, trace)
         fleet = _fleet(wanted, accelerator, layers, width, instances, load_behind=load_behind)
         rules = _rules(skip_bad, candidates, user_key_file, duration_ms, rate, traces)
@@ -257,15 +261,28 @@ def _fleet(
     )
 
 
-def _served(batching: str | None, offload_queue: str | None, routing: RoutingName | None, lives: list[str]) -> "Served":
+def _served(
+    batching: str | None,
+    offload_queue: str | None,
+    ttl: str | None,
+    emb_versions: str | None,
+    routing: RoutingName | None,
+    lives: list[str],
+) -> "Served":
     """What the options say of serving; lives go with the operator's routing where no other is named."""
     from grfleet.simulate import served
 
     if lives and routing is None:
         routing = RoutingName.TABLE
+    every_ms, most = None, None
+    if emb_versions is not None:
+        every_ms, most = _parsed("--emb-versions", served.versions_of, emb_versions)
     return served.Served(
         batching=_parsed("--batching", served.batching_of, batching) if batching is not None else None,
         offload_queue_bytes=_parsed("--offload-queue", served.queue_of, offload_queue) if offload_queue is not None else None,
+        ttl_ms=_length_ms("--ttl", ttl) if ttl is not None else None,
+        emb_version_ms=every_ms,
+        max_emb_lag=most,
         routing=served.RoutingName(routing.value) if routing is not None else None,
         lives=tuple(_parsed("--life", served.life_of, each) for each in lives),
     )

@@ -107,6 +107,7 @@ def _page_of_run(result: Simulated) -> list[str]:
         _prefixes(result),
         _defaulted(result),
         _dropped(result),
+        _aged(result),
         _sent_elsewhere(result),
         *_end(result),
         f"level {result.level}, seed {result.seed}, digest `{result.digest}`",
@@ -150,6 +151,17 @@ def _dropped(result: Simulated) -> str:
         return ""
     run, base = (figures.counts.get("offloadDrops", 0) for figures in (result.run, result.baseline))
     return f"{run:,} users left HBM without a copy because too much waited for the link (baseline: {base:,})."
+
+
+def _aged(result: Simulated) -> str:
+    """How much state was too old, where age counts."""
+    if result.ttl_ms is None and result.emb_version_ms is None:
+        return ""
+    expired, behind, stale = (result.run.counts[name] for name in ("expired", "tooStale", "staleHits"))
+    return (
+        f"State of {expired:,} requests had expired and that of {behind:,} was too many versions of the embeddings behind; "
+        f"{stale:,} requests were served from state that was behind, which costs quality and no time."
+    )
 
 
 def _sent_elsewhere(result: Simulated) -> str:

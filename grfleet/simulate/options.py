@@ -83,6 +83,13 @@ Batching = Annotated[
 OffloadQueue = Annotated[
     str | None, typer.Option(help="Most that may wait to be copied to host memory, of an instance.", metavar="BYTES")
 ]
+Ttl = Annotated[
+    str | None, typer.Option("--ttl", help="State that its user did not ask for so long is not used any more.", metavar="TIME")
+]
+EmbVersions = Annotated[
+    str | None,
+    typer.Option(help="Embeddings are renewed so often, and how many versions state may be behind.", metavar="TIME:VERSIONS"),
+]
 Routing = Annotated[
     RoutingName | None,
     typer.Option(help="Who serves whom is decided as time goes by; default: nobody moves.", show_default=False),

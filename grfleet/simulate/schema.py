@@ -227,6 +227,9 @@ class Simulated(_Part, frozen=True, kw_only=True):
     load_behind_percent: int | None
     batching: Batching | None
     offload_queue_bytes: int | None
+    ttl_ms: float | None
+    emb_version_ms: float | None
+    max_emb_lag: int | None
     routing: Routing | None
     lives: list[Life]
     measured_from_ms: float

@@ -27,6 +27,13 @@ from simulator.request_log import RequestLog
 
 _BATCHES = re.compile(r"([0-9]{1,4}):([^:]+)")
 _LIFE = re.compile(r"([^:=]{1,253}):([^:]+)")
+_OPTIONS = {
+    "offload_queue_bytes": "--offload-queue",
+    "ttl_ms": "--ttl",
+    "emb_version_ms": "--emb-versions",
+    "max_emb_lag": "--emb-versions",
+}
+_VERSIONS = re.compile(r"([^:]+)(?::([0-9]{1,6}))?")
 _TIMES = {"joins": "joins_ms", "drains": "drains_ms", "dies": "dies_ms", "noticed": "noticed_ms"}
 
 
@@ -50,6 +57,12 @@ class Served:
     batching : BatchRules, optional
     offload_queue_bytes : int, optional
         Of each instance; without a bound when absent.
+    ttl_ms : float, optional
+        State lives as long as there is room for it when absent.
+    emb_version_ms : float, optional
+        One version of the embeddings is in force throughout when absent.
+    max_emb_lag : int, optional
+        State of any version serves when absent.
     routing : RoutingName, optional
         Nobody moves when absent.
     lives : tuple of (str, Life)
@@ -58,6 +71,9 @@ class Served:
 
     batching: BatchRules | None = None
     offload_queue_bytes: int | None = None
+    ttl_ms: float | None = None
+    emb_version_ms: float | None = None
+    max_emb_lag: int | None = None
     routing: RoutingName | None = None
     lives: tuple[tuple[str, Life], ...] = ()
 
@@ -75,9 +91,17 @@ class Served:
             For a queue to a host tier that is not there.
         """
         try:
-            config = replace(fleet.config, batching=self.batching, offload_queue_bytes=self.offload_queue_bytes)
+            config = replace(
+                fleet.config,
+                batching=self.batching,
+                offload_queue_bytes=self.offload_queue_bytes,
+                ttl_ms=self.ttl_ms,
+                emb_version_ms=self.emb_version_ms,
+                max_emb_lag=self.max_emb_lag,
+            )
         except ValueError as error:
-            raise BadInput("--offload-queue", str(error).partition(": ")[2]) from None
+            named, _, problem = str(error).partition(": ")
+            raise BadInput(_OPTIONS.get(named, named), problem) from None
         notes = [each for each in fleet.assumptions if each != STANDS_STILL or self.routing is None]
         if self.routing is RoutingName.TABLE:
             whose = "the defaults of a RoutingPolicy" if policy is None else "churn and warm-up of the RoutingPolicy"
@@ -87,6 +111,8 @@ class Served:
         if self.batching is not None:
             edges = ", ".join(str(edge) for edge in self.batching.bucket_edges_tokens)
             notes.append(f"batching: requests of one bucket of new tokens (up to {edges}) run together, padded to its edge")
+        if self.emb_version_ms is not None:
+            notes.append("embeddings: rows of the cache are replaced in place by those of a new version, at no cost")
         return replace(fleet, config=config, assumptions=tuple(notes))
 
     def lives_of(self, names: Sequence[str]) -> list[Life] | None:
@@ -135,6 +161,20 @@ def queue_of(text: str) -> int:
         return parse_quantity(text)
     except ValueError:
         raise ValueError(f"{text} is no quantity of bytes; write 512Mi or 2Gi") from None
+
+
+def versions_of(text: str) -> tuple[float, int | None]:
+    """Return milliseconds between two versions and the most that state may be behind of `10m:3`; None for any of `10m`.
+
+    Raises
+    ------
+    ValueError
+        For anything else.
+    """
+    match = _VERSIONS.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text} is not TIME or TIME:VERSIONS, as in 10m:3")
+    return length_ms(match[1]), int(match[2]) if match[2] is not None else None
 
 
 def life_of(text: str) -> tuple[str, Life]:

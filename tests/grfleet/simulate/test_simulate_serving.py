@@ -76,6 +76,20 @@ def test_what_may_not_wait_for_the_link_is_dropped_and_counted(tmp_path: Path, d
     assert "without a copy" in (tmp_path / "none" / "summary.md").read_text()
 
 
+def test_state_expires_and_ages_with_the_embeddings(tmp_path: Path, day: Path) -> None:
+    free = simulated(tmp_path, day, "free")
+    aged = simulated(tmp_path, day, "aged", "--ttl", "20s", "--emb-versions", "10s:1")
+    stale = simulated(tmp_path, day, "stale", "--emb-versions", "10s")
+
+    assert (free["ttlMs"], free["embVersionMs"], free["maxEmbLag"]) == (None, None, None)
+    assert (aged["ttlMs"], aged["embVersionMs"], aged["maxEmbLag"]) == (20_000.0, 10_000.0, 1)
+    assert (stale["embVersionMs"], stale["maxEmbLag"]) == (10_000.0, None)
+    assert all(aged["run"]["counts"][name] > 0 for name in ("expired", "tooStale", "staleHits"))
+    assert aged["run"]["kvHitPercent"]["hbm"] < free["run"]["kvHitPercent"]["hbm"] == stale["run"]["kvHitPercent"]["hbm"]
+    assert stale["run"]["counts"]["staleHits"] > 0 == stale["run"]["counts"]["tooStale"]
+    assert "had expired" in (tmp_path / "aged" / "summary.md").read_text()
+
+
 def test_under_the_operators_routing_nobody_moves_while_everybody_stays(tmp_path: Path, day: Path) -> None:
     still = simulated(tmp_path, day, "still")
     routed = simulated(tmp_path, day, "routed", "--routing", "table")
@@ -131,6 +145,10 @@ def test_users_of_an_instance_that_dies_are_served_by_the_others(tmp_path: Path,
         (("--batching", "8:3"), 2, "3 is no length of time"),
         (("--offload-queue", "many"), 2, "--offload-queue"),
         (("--offload-queue", "1Gi"), 1, "host"),
+        (("--ttl", "soon"), 2, "--ttl"),
+        (("--ttl", "0s"), 1, "--ttl"),
+        (("--emb-versions", "10m:few"), 2, "--emb-versions"),
+        (("--emb-versions", "0s"), 1, "--emb-versions"),
         (("--routing", "nearest"), 2, "--routing"),
         (("--life", "feed-a"), 2, "--life"),
         (("--life", "feed-a:leaves=3s"), 2, "leaves=3s"),
@@ -164,7 +182,15 @@ def test_beside_prefixes_that_are_computed_ahead_neither_is_possible(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "option", [("--batching", "8:3ms"), ("--offload-queue", "1Gi"), ("--routing", "table"), ("--life", "0:dies=3s")]
+    "option",
+    [
+        ("--batching", "8:3ms"),
+        ("--offload-queue", "1Gi"),
+        ("--ttl", "1m"),
+        ("--emb-versions", "1m"),
+        ("--routing", "table"),
+        ("--life", "0:dies=3s"),
+    ],
 )
 def test_the_oracle_has_none_of_it(tmp_path: Path, option: tuple[str, str]) -> None:
     ran = run("oracle", tmp_path / "out", "--trace", "steady", "--pool", manifest(tmp_path / "p.yaml", pool()), *option)
