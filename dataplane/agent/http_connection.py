@@ -15,11 +15,11 @@ from typing import Protocol, Self
 
 from dataplane.agent.http_answer import IncomingAnswer, Malformed, Response, UsualHead
 
-PATIENCE_MS = 10
+PATIENCE_MS = 25
 """Longest wait for an answer that holds up everything else in the process."""
 RESERVE = 8
 """Calls that are left to the event loop at once after one that was not answered in place."""
-_READ_BYTES = 256 * 1024
+_READ_BYTES = 32 * 1024
 
 
 class ClosedByPeer(ConnectionError):

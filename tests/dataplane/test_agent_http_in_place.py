@@ -13,7 +13,7 @@ from contract.errors import ProtocolViolation, Unreachable
 from dataplane.agent.http_answer import UsualHead
 from dataplane.agent.http_line import HttpLine
 
-LATE_S = 0.03
+LATE_S = 0.06
 
 
 def answer(body: bytes, *, date: str = "now", status: str = "200 OK") -> bytes:
