@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         validate(config)
         agent = GatewayAgent(config, monotonic_s=time.monotonic, keep_users=options.agents is not None)
         hot_users = loop_of(options, agent, config)
-        config.directory.mkdir(parents=True, exist_ok=True)
+        config.directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # who may call the socket of the peers may set tables
         # Randomness only spreads pauses.
         source = source_of(options.table, on_problem=lambda text: log.warning(text), rng=random.Random(), on_heard=agent.heard)
     except (ConfigError, OSError, ValueError) as error:

@@ -188,7 +188,7 @@ async def _opened(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWri
     if address.startswith("unix@"):
         return await asyncio.open_unix_connection(address.removeprefix("unix@"))
     host, _, port = address.rpartition(":")
-    return await asyncio.open_connection(host.strip("[]") or "127.0.0.1", int(port))
+    return await asyncio.open_connection(host.strip("[]").replace("*", "") or "127.0.0.1", int(port))
 
 
 async def _send(writer: asyncio.StreamWriter, entries: Sequence[tuple[str, int]], table: str) -> None:

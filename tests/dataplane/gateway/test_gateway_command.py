@@ -59,6 +59,7 @@ async def test_a_newcomer_starts_one_command_and_requests_reach_the_owner_of_the
             assert (await client.get("/readyz")).status_code == 200
             assert "grfleet_gateway_generation 2.0" in (await client.get("/metrics")).text
         assert (short_folder / "g" / "haproxy.cfg").stat().st_mode & 0o077 == 0
+        assert (short_folder / "g").stat().st_mode & 0o077 == 0
         caller.close()  # else HAProxy would wait for it a while
     finally:
         assert await gateway.terminate() == 0

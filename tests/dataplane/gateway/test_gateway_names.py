@@ -1,5 +1,6 @@
 """Instances known by host names and instances that speak TLS, behind a real HAProxy."""
 
+import asyncio
 import datetime
 import ipaddress
 import random
@@ -17,6 +18,7 @@ from gateway_world import Gateway, row, table, until
 
 from contract.table import TableInstance
 from dataplane.gateway.agent import GatewayAgent
+from dataplane.gateway.main import follow_hosts
 from dataplane.gateway.resolve import HostBook
 from dataplane.gateway.servers import hosts_of, servers_of
 
@@ -184,6 +186,24 @@ async def test_a_name_server_that_is_away_or_shuffles_its_answers_moves_nobody()
     names.known["a"] = ["10.0.0.9"]
     assert await book.refresh({"a"}) == {"a": "10.0.0.9"}
     assert await book.refresh({"b"}) == {}
+
+
+async def test_names_that_come_with_a_table_are_looked_up_at_once_and_again_after_a_while(make: Callable[..., Gateway]) -> None:
+    gateway, names = make(), Names()
+    names.known = {"a.test": ["10.0.0.1"], "b.test": ["10.0.0.2"]}
+    following = asyncio.create_task(follow_hosts(gateway.agent, HostBook(names, on_problem=print), period_s=0.0))
+
+    def written(address: str) -> bool:
+        path = gateway.config.directory / "haproxy.cfg"
+        return path.exists() and f" {address} id " in path.read_text()
+
+    gateway.agent.offer(table(1, [named("a", "http://a.test:1")]))
+    await until(lambda: written("10.0.0.1:1"))
+    gateway.agent.offer(table(2, [named("a", "http://a.test:1"), named("b", "http://b.test:1")]))
+    await until(lambda: written("10.0.0.2:1"))
+    names.known["a.test"] = ["10.0.0.9"]
+    await until(lambda: written("10.0.0.9:1"))
+    following.cancel()
 
 
 @pytest.mark.parametrize("changes", [{"ca_file": Path("/tmp/a b")}])

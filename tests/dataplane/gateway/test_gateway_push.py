@@ -130,6 +130,21 @@ async def test_one_that_hangs_up_or_talks_nonsense_is_given_up(says: bytes) -> N
             await push_users(f"127.0.0.1:{port}", [(KEYS[0], 1)], table=USER_TABLE, local_peer="local", timeout_s=2.0)
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:{}", ":{}", "*:{}"])
+async def test_one_that_listens_everywhere_is_called_here(address: str) -> None:
+    called = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        called.set()
+        writer.close()
+
+    port = free_port()
+    async with await asyncio.start_server(serve, "127.0.0.1", port):
+        with pytest.raises(RuntimeUnavailable):
+            await push_users(address.format(port), [(KEYS[0], 1)], table=USER_TABLE, local_peer="local")
+    assert called.is_set()
+
+
 async def test_one_that_never_confirms_is_given_up_in_time() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"200\n\x00\x00\x00\x04")
