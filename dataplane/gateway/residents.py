@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from contract.keys import slot_of
-from contract.residency import InstanceLoad, ResidencyReport, UserState
+from contract.residency import MAX_USERS, InstanceLoad, ResidencyReport, UserState
 from contract.table import NOBODY, InstanceState, TableInstance
 from policies.routing.bound import caps
 from policies.routing.overrides import plan_overrides
@@ -30,6 +30,8 @@ LOAD_MEMORY_MS = 30_000.0
 """Time constant of the averages of queue and requests in flight: users that are sent by those of a moment come in a herd."""
 WHOLE_MS = 30_000.0
 """All users are weighed at least so often."""
+ROWS_PER_OVERRIDE, LEAST_USERS = 2, 100
+"""Twice as many states are known, on all instances together, as users may be sent elsewhere; of each instance so many at least."""
 LEAST_MOVES = 100
 MOVES_ONE_IN = 50
 """In one round as many users move for what they save: one in so many of those known, and no fewer than `LEAST_MOVES`."""
@@ -117,6 +119,8 @@ class Residents:
         owners: list[str | None] = [None if owner == NOBODY else rows[owner].uid for owner in slots]
         self._table_changed = self._table_changed or owners != self._owners
         self._owners = owners
+        share = ROWS_PER_OVERRIDE * self._limits.most // max(1, len(rows))
+        self._book.bound(max(LEAST_USERS, min(MAX_USERS, share)))
         self._follow_starts()
 
     def adopt(self, users: Mapping[str, str], *, now_ms: float) -> None:

@@ -81,6 +81,10 @@ class ResidencyBook:
         kept = {uid: page for uid, page in self._pages.items() if starts.get(uid) == page.start_id}
         self._pages = {uid: kept.get(uid) or _Page(start_id) for uid, start_id in starts.items()}
 
+    def bound(self, most_per_instance: int) -> None:
+        """Keep at most so many users of an instance from its next report on."""
+        self._rules = msgspec.structs.replace(self._rules, most_per_instance=most_per_instance)
+
     def report(
         self,
         *,

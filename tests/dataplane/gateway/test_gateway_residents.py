@@ -330,6 +330,18 @@ def test_a_round_weighs_only_users_that_have_state_where_they_are_not_sent(fleet
     assert fleet.choose(seconds=60.0).weighed == 301  # now and then all of them
 
 
+def test_what_is_known_is_bounded_over_all_instances_together() -> None:
+    fleet = Fleet(most=600)
+    keys = [key_of(number) for number in range(1000)]
+    for uid in fleet.starts:
+        fleet.tell(uid, *(state(key, 10 + number) for number, key in enumerate(keys)))
+    assert fleet.choose().known == 1200  # 400 on each
+    fleet.residents.follow(rows(("a", "b")), [slot % 2 for slot in range(4096)])
+    for uid in ("uid-a", "uid-b"):
+        fleet.tell(uid, *(state(key, 10 + number) for number, key in enumerate(keys)), whole=True)
+    assert fleet.choose().known == 1200  # 600 on each
+
+
 actions = st.lists(
     st.tuples(st.sampled_from(["tell", "gone", "restart", "lost", "choose", "wait"]), st.sampled_from(NAMES), st.integers(0, 30)),
     max_size=60,
