@@ -31,7 +31,7 @@ LOAD_MEMORY_MS = 30_000.0
 WHOLE_MS = 30_000.0
 """All users are weighed at least so often."""
 ROWS_PER_OVERRIDE, LEAST_USERS = 2, 100
-"""Twice as many states are known, on all instances together, as users may be sent elsewhere; of each instance so many at least."""
+"""Twice as many states are known, of all instances together, as users may be sent elsewhere; of each so many at least."""
 LEAST_MOVES = 100
 MOVES_ONE_IN = 50
 """In one round as many users move for what they save: one in so many of those known, and no fewer than `LEAST_MOVES`."""
