@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import random
 import signal
 import socket
@@ -22,7 +23,7 @@ from contract.sockets import CannotListen
 from dataplane.agent import logs
 from dataplane.gateway.agent import GatewayAgent
 from dataplane.gateway.agents import ResidencyLoop
-from dataplane.gateway.config import ConfigError, GatewayConfig, validate
+from dataplane.gateway.config import HAPROXY_ENVIRONMENT, ConfigError, GatewayConfig, validate
 from dataplane.gateway.follow import Published, TableSource, source_of
 from dataplane.gateway.health import probes
 from dataplane.gateway.hot_users import add_flags, loop_of
@@ -186,7 +187,9 @@ async def _stop_haproxy(process: asyncio.subprocess.Process) -> None:
 async def _start_haproxy(program: str, config: GatewayConfig) -> asyncio.subprocess.Process:
     """Start it with a master, which can be asked for a reload."""
     master = f"{config.master_socket},mode,600"
-    return await asyncio.create_subprocess_exec(program, "-W", "-S", master, "-f", str(config.directory / "haproxy.cfg"))
+    return await asyncio.create_subprocess_exec(
+        program, "-W", "-S", master, "-f", str(config.directory / "haproxy.cfg"), env={**HAPROXY_ENVIRONMENT, **os.environ}
+    )
 
 
 def _config(options: argparse.Namespace) -> GatewayConfig:
