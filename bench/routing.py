@@ -19,7 +19,7 @@ from bench.routing_cost import CONNECTIONS, ladder, latencies, many
 from bench.routing_envoy import through_envoy
 from bench.routing_events import events
 from bench.routing_page import page
-from bench.routing_site import NICENESS, haproxy, instances
+from bench.routing_site import haproxy, instances
 from bench.routing_world import HOT_SHARE, Crowd, Tables, crowd_of
 from testbed.envoy import EnvoyError
 
@@ -59,8 +59,8 @@ def notes_of(sizes: Sizes, version: str) -> str:
     """Return what the figures are of."""
     return (
         f"HAProxy {version}, one thread on a core of its own; {sizes.instances} instances, load and agent on the others; all but "
-        f"the agent at niceness {NICENESS} where that is allowed; load average {os.getloadavg()[1]:.0f} at the end. {sizes.hot} "
-        f"users in the hot-user table ask {HOT_SHARE:.0%} of all requests (power law), {sizes.cold} others the rest. Closed "
+        f"the agent come first on their cores where that is allowed; load average {os.getloadavg()[1]:.0f} at the end. "
+        f"{sizes.hot} users in the hot-user table ask {HOT_SHARE:.0%} of all requests (power law), {sizes.cold} others the rest. Closed "
         f"loops of {CONNECTIONS} connections in turns of {sizes.seconds} s, {sizes.lives} starts of each HAProxy; shares are of "
         f"pairs of one round. Events: an open loop of {sizes.rate} requests a second; latencies begin when a request was due"
     )

@@ -25,6 +25,7 @@ from bench.routing_world import Crowd, Tables, crowd_of, owners
 CONNECTIONS = 64
 GOAL_OVERRIDES, GOAL_WHOLE = 0.95, 0.85
 BY_CALLER = "the whole gateway, keys made by callers"
+SMALL_PAGES = "plain consistent hash, in small pages as HAProxy starts by itself"
 _WARM_UP_S = 0.2
 
 
@@ -68,8 +69,9 @@ def ladder(
     Where its memory happens to lie makes a process up to a tenth faster or slower: each variant is started `lives` times.
     """
     files, filled = expectations(crowd, tables)
+    files[SMALL_PAGES] = files[PLAIN]
     files[BY_CALLER] = crowd.expect("caller", owners(crowd, tables.next()), id_is_key=True)
-    slices: dict[str, list[Slice]] = {name: [] for name in (*LACKS, BY_CALLER)}
+    slices: dict[str, list[Slice]] = {name: [] for name in (*LACKS, BY_CALLER, SMALL_PAGES)}
     for life in range(lives):
         with contextlib.ExitStack() as stack:
             rigs = {
@@ -79,6 +81,8 @@ def ladder(
                 for n, name in enumerate(LACKS)
             }
             rigs[BY_CALLER] = rigs[WHOLE]
+            small = proxy(program, folder / f"s{life}", crowd, tables.next(), name=PLAIN, huge_pages=False)
+            rigs[SMALL_PAGES] = stack.enter_context(small)
             for turn in range(rounds):
                 for name in list(rigs) if turn % 2 == 0 else reversed(rigs):
                     header = "x-gr-user-key" if name == BY_CALLER else "x-user-id"
@@ -108,6 +112,7 @@ _PAIRS = (
     ("overrides only against consistent hash with the same headers", KEYED, OVERRIDES, GOAL_OVERRIDES),
     ("the whole against plain consistent hash that names the instance", NAMED, WHOLE, GOAL_WHOLE),
     ("the whole against the barest plain consistent hash", PLAIN, WHOLE, None),
+    ("the whole against the same, in small pages as HAProxy starts by itself", SMALL_PAGES, WHOLE, None),
     ("the whole, keys made by callers, against plain consistent hash that names the instance", NAMED, BY_CALLER, None),
 )
 

@@ -233,7 +233,11 @@ def events(
         for _ in range(rounds):
             for name, happen, _, _ in EVENTS:
                 happen(at, found[name])
-    return [row for name, _, failed, wrong in EVENTS for row in _rows(name, found[name], failed, wrong)]
+    late = [max(w.late_us for w in seen.values()) / 1000.0 for event in found.values() for seen in event.windows]
+    return [
+        *(row for name, _, failed, wrong in EVENTS for row in _rows(name, found[name], failed, wrong)),
+        summarise("what the load itself was late by, at most, in these events", late, unit="ms"),
+    ]
 
 
 def _rows(name: str, event: Event, failed_goal: int | None, wrong_goal: int | None) -> list[Result]:

@@ -19,7 +19,7 @@ from bench.routing_site import Child, Program, children_of, cores, cpu_ns, free_
 from bench.routing_variants import WHOLE, variant
 from bench.routing_world import Crowd
 from contract.table import RoutingTable
-from dataplane.gateway.config import SLOT_TABLE, USER_TABLE, GatewayConfig, render_maps
+from dataplane.gateway.config import HAPROXY_ENVIRONMENT, SLOT_TABLE, USER_TABLE, GatewayConfig, render_maps
 from dataplane.gateway.runtime_api import RuntimeApi
 from dataplane.gateway.tables import HotUsers, want_of
 
@@ -35,6 +35,7 @@ class Proxy:
     config: GatewayConfig
     port: int
     master: bool = False
+    huge_pages: bool = True
     child: Child | None = None
 
     def start(self) -> None:
@@ -44,7 +45,7 @@ class Proxy:
             [self.program.path, *mode, "-f", self.config.directory / "haproxy.cfg"],
             on=cores()[0],
             log=self.config.directory / "haproxy.log",
-            environment=self.program.environment,
+            environment={**self.program.environment, **(HAPROXY_ENVIRONMENT if self.huge_pages else {})},
         )
         child = self.child
         until(lambda: self._listens() or child.process.poll() is not None, "HAProxy listens")
@@ -82,6 +83,7 @@ def proxy(
     name: str = WHOLE,
     fill: bool = False,
     master: bool = False,
+    huge_pages: bool = True,
     check_interval_ms: int = 1000,
 ) -> Iterator[Proxy]:
     """A started HAProxy with a variant of the configuration, its tables filled at once if asked."""
@@ -92,7 +94,7 @@ def proxy(
     for path, text in zip(config.map_paths, render_maps(want.servers), strict=True):
         path.write_text(text)
     (folder / "haproxy.cfg").write_text(variant(name, config, want.servers))
-    running = Proxy(program, config, port, master)
+    running = Proxy(program, config, port, master, huge_pages)
     try:
         running.start()
         if fill:
@@ -128,7 +130,7 @@ class Agent:
     def __init__(self, beside: Proxy) -> None:
         self._folder = beside.config.directory
         command = [sys.executable, "-m", "bench.routing_agent", str(self._folder), str(beside.port)]
-        self.child = Child(command, on=cores()[1], log=self._folder / "agent.log", talks=True, niceness=0)
+        self.child = Child(command, on=cores()[1], log=self._folder / "agent.log", talks=True, first=False)
 
     def tell(self, table: RoutingTable) -> Told:
         """Give it a table and wait until HAProxy holds it."""

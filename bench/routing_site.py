@@ -25,8 +25,6 @@ from testbed.debian import DebianError, ensure_debian_tree
 
 SOURCES = Path(__file__).resolve().parent / "routing_load"
 BEFORE, AFTER, EITHER, ANY = 1, 2, 3, 4
-NICENESS = -15
-"""Of HAProxy, instances and load, where this is allowed: neighbours then interrupt them less."""
 _PATIENCE_S = 20.0
 
 
@@ -125,7 +123,11 @@ def children_of(pid: int) -> list[int]:
 
 
 class Child:
-    """A process on given cores. A context manager: at its end the process is gone."""
+    """A process on given cores. A context manager: at its end the process is gone.
+
+    HAProxy, instances and load come `first` on their cores, where this is allowed: on a machine with other work, half of what
+    one measures is otherwise that work.
+    """
 
     def __init__(
         self,
@@ -135,7 +137,7 @@ class Child:
         log: Path,
         environment: dict[str, str] | None = None,
         talks: bool = False,
-        niceness: int = NICENESS,
+        first: bool = True,
     ) -> None:
         self.log = log
         with log.open("ab") as stream:
@@ -149,7 +151,8 @@ class Child:
             )
         os.sched_setaffinity(self.process.pid, on)
         with contextlib.suppress(PermissionError):
-            os.setpriority(os.PRIO_PROCESS, self.process.pid, niceness)
+            if first:
+                os.sched_setscheduler(self.process.pid, os.SCHED_FIFO, os.sched_param(1))
 
     @property
     def pid(self) -> int:
@@ -226,6 +229,7 @@ class Window:
     p99_us: float
     p999_us: float
     slowest_us: float
+    late_us: float
 
     @property
     def rate(self) -> float:

@@ -319,7 +319,7 @@ static void run(void)
 {
 	struct epoll_event events[512], stdin_event = { .events = EPOLLIN, .data.fd = -1 }, timer_event = { .events = EPOLLIN, .data.fd = -2 };
 	int timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
-	int64_t looked = now(), give_up = 0;
+	int64_t looked = now(), give_up = 0, free_since = now();
 	epoll_ctl(loop, EPOLL_CTL_ADD, 0, &stdin_event);
 	epoll_ctl(loop, EPOLL_CTL_ADD, timer, &timer_event);
 	began = now();
@@ -337,7 +337,9 @@ static void run(void)
 			for (int ready = idle_count; ready > 0; ready--) /* once each: one that is refused is not asked again at once */
 				issue(at);
 		while (!ending && rate && idle_count && began + issued * 1000000000LL / rate <= at) {
-			issue(began + issued * 1000000000LL / rate);
+			int64_t due = began + issued * 1000000000LL / rate, late = at - (due > free_since ? due : free_since);
+			now_open->late = late > now_open->late ? late : now_open->late; /* with a connection at hand: by its own fault */
+			issue(due);
 			issued++;
 		}
 		int wait_ms = 100;
@@ -351,7 +353,8 @@ static void run(void)
 		}
 		if (rate == 0 && idle_count && !ending)
 			wait_ms = 1;
-		int ready = epoll_wait(loop, events, 512, wait_ms);
+		int none = idle_count == 0, ready = epoll_wait(loop, events, 512, wait_ms);
+		free_since = none ? now() : free_since;
 		for (int i = 0; i < ready; i++) {
 			uint64_t ticks;
 			if (events[i].data.fd == -1)

@@ -11,7 +11,7 @@ struct window {
 	char name[32];
 	int mask, watched;
 	int64_t began, ended, sent, ok, wrong, failed, again, seen;
-	int64_t first_wrong, last_wrong, first_failed, last_failed, last_seen, slowest;
+	int64_t first_wrong, last_wrong, first_failed, last_failed, last_seen, slowest, late;
 	uint32_t histogram[BUCKETS];
 };
 
@@ -57,11 +57,11 @@ static void report(const struct window *last)
 	for (const struct window *w = windows; w <= last; w++) {
 		printf("%s{\"name\":\"%s\",\"began\":%lld,\"ended\":%lld,\"sent\":%lld,\"ok\":%lld,\"wrong\":%lld,\"failed\":%lld,"
 		       "\"again\":%lld,\"seen\":%lld,\"first_wrong\":%lld,\"last_wrong\":%lld,\"first_failed\":%lld,\"last_failed\":%lld,"
-		       "\"last_seen\":%lld,\"p50_us\":%.1f,\"p90_us\":%.1f,\"p99_us\":%.1f,\"p999_us\":%.1f,\"slowest_us\":%.1f}",
+		       "\"last_seen\":%lld,\"p50_us\":%.1f,\"p90_us\":%.1f,\"p99_us\":%.1f,\"p999_us\":%.1f,\"slowest_us\":%.1f,\"late_us\":%.1f}",
 		       w == windows ? "" : ",", w->name, (long long)w->began, (long long)w->ended, (long long)w->sent, (long long)w->ok,
 		       (long long)w->wrong, (long long)w->failed, (long long)w->again, (long long)w->seen, (long long)w->first_wrong,
 		       (long long)w->last_wrong, (long long)w->first_failed, (long long)w->last_failed, (long long)w->last_seen,
-		       quantile_us(w, 0.5), quantile_us(w, 0.9), quantile_us(w, 0.99), quantile_us(w, 0.999), w->slowest / 1000.0);
+		       quantile_us(w, 0.5), quantile_us(w, 0.9), quantile_us(w, 0.99), quantile_us(w, 0.999), w->slowest / 1000.0, w->late / 1000.0);
 	}
 	printf("]\n");
 	fflush(stdout);

@@ -169,7 +169,7 @@ def test_a_whole_gateway_answers_by_its_tables_under_the_load(toys: list[int], t
 def test_every_part_has_its_cost_and_every_event_its_counts() -> None:
     found = {result.name: result for result in measure(QUICK, seed=1)}
     costs = [result for name, result in found.items() if name.startswith("CPU of HAProxy a request: ")]
-    assert len(costs) == len(LACKS) + 1
+    assert len(costs) == len(LACKS) + 2
     assert [each.baseline is None for each in costs].count(True) == 1
     for event in ("update", "drain", "add", "kill -9", "restart of the agent"):
         counts = [each for name, each in found.items() if name.startswith(event) and each.goal == 0]
