@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 
 from dataplane.gateway.config import FLEET, SLOT_TABLE, USER_TABLE, GatewayConfig
 from dataplane.gateway.runtime_api import CommandRefused, RuntimeApi
@@ -11,6 +12,7 @@ from dataplane.gateway.tables import GENERATION_KEY, LINEAGE_KEY, Held, HeldServ
 
 _STATE_VERSION = "1"
 _STOPPED = "0"
+_COLUMNS = ("srv_id", "srv_name", "srv_addr", "srv_port", "srv_op_state", "srv_admin_state", "srv_uweight")
 _ENTRY = re.compile(r"^0x[0-9a-f]+: key=(\S+) [^\n]*\bgpt0=(\d+)", re.MULTILINE)
 
 
@@ -57,33 +59,34 @@ async def read_held(api: RuntimeApi, config: GatewayConfig, *, users: Mapping[st
     )
 
 
-def _rows(answer: str) -> list[dict[str, str]]:
-    """Rows of an answer whose first line that begins with a hash names the columns."""
+def _rows(answer: str, *columns: str) -> Iterator[tuple[str, ...]]:
+    """These columns of an answer whose first line that begins with a hash names all of them."""
     lines = answer.splitlines()
     head = next(i for i, line in enumerate(lines) if line.startswith("#"))
-    columns = lines[head].lstrip("# ").split()
-    return [dict(zip(columns, line.split(), strict=False)) for line in lines[head + 1 :] if line.strip()]
+    named = lines[head].lstrip("# ").split()
+    pick = itemgetter(*(named.index(column) for column in columns))
+    return (pick(line.split()) for line in lines[head + 1 :] if line.strip())
 
 
 def _servers(state: str, used: str) -> dict[int, HeldServer]:
     try:
         if state.split("\n", 1)[0].strip() != _STATE_VERSION:
             raise ValueError("the form of `show servers state` is not version 1")
-        in_use = {row["bkname/svname"]: int(row["used_cur"]) for row in _rows(used)}
-        servers = [
-            HeldServer(
-                id=int(row["srv_id"]),
-                address=_address(row["srv_addr"], row["srv_port"]),
-                weight=int(row["srv_uweight"]),
-                admin_state=int(row["srv_admin_state"]),
-                in_use=in_use.get(f"{FLEET}/{row['srv_name']}", 0),
-                up=row["srv_op_state"] != _STOPPED,
+        in_use = {name: int(count) for name, count in _rows(used, "bkname/svname", "used_cur")}
+        servers = {
+            int(number): HeldServer(
+                id=int(number),
+                address=_address(host, port),
+                weight=int(weight),
+                admin_state=int(admin),
+                in_use=in_use.get(f"{FLEET}/{name}", 0),
+                up=operation != _STOPPED,
             )
-            for row in _rows(state)
-        ]
+            for number, name, host, port, operation, admin, weight in _rows(state, *_COLUMNS)
+        }
     except StopIteration as error:
         raise ValueError("no line names the columns") from error
-    return {server.id: server for server in servers}
+    return servers
 
 
 def _address(host: str, port: str) -> str:

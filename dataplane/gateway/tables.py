@@ -365,10 +365,10 @@ def _leaving(held: Held, want: Want, config: GatewayConfig, overdue: frozenset[i
     to_drain_new = [s.id for i, s in staying.items() if s.draining_only and i not in held.servers]
     idle = [h for h in gone if (h.draining and (not h.in_use or h.id in overdue)) or h.in_maintenance]
     names, echoes = config.map_paths
-    labels = {server.label for server in want.servers}
     kept_names = {server.name for server in want.servers}
     deleted = {f"s{h.id}" for h in idle}
     remaining = {f"s{i}" for i in held.servers} - deleted
+    known = {server.label for server in want.servers} | remaining | deleted
     return [
         Step("drain", tuple(f"set server {FLEET}/s{i} state drain" for i in (*(h.id for h in to_drain), *to_drain_new))),
         Step(
@@ -384,7 +384,5 @@ def _leaving(held: Held, want: Want, config: GatewayConfig, overdue: frozenset[i
             "cut what is late", tuple(f"shutdown sessions server {FLEET}/s{h.id}" for h in idle if h.id in overdue and h.in_use)
         ),
         Step("delete servers", tuple(f"del server {FLEET}/s{h.id}" for h in idle), "Server deleted.", optional=True),
-        Step(
-            "forget names", tuple(f"del map {names} {label}" for label in held.names if label not in labels | remaining | deleted)
-        ),
+        Step("forget names", tuple(f"del map {names} {label}" for label in held.names if label not in known)),
     ]
