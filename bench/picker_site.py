@@ -113,8 +113,8 @@ class Caller:
         )
         head = await self._reader.readuntil(b"\r\n\r\n")
         if not head.startswith(b"HTTP/1.1 200"):
-            length = re.search(rb"content-length: (\d+)", head)
-            await self._reader.readexactly(int(length.group(1)) if length is not None else 0)
+            said = re.search(rb"content-length: (\d+)", head)
+            await self._reader.readexactly(int(said.group(1)) if said is not None else 0)
             return -int(head[9:12])
         at = head.index(b"x-me: ") + 6
         return int(head[at : head.index(b"\r", at)])

@@ -129,7 +129,7 @@ class World:
     def __init__(self, envoy: Path, folder: Path) -> None:
         self.envoy, self.folder = envoy, folder
         self.toys = {name: Toy(name) for name in "abc"}
-        self.ports = {name: free_port() for name in ("plain", "duplex", "subset", "closed", "admin", "picker", "health")}
+        self.ports = {name: free_port() for name in ("plain", "duplex", "subset", "closed", "hasty", "admin", "picker", "health")}
         self.generation = 0
         self.table = table(0, [])
         self.picker: asyncio.subprocess.Process | None = None
@@ -178,13 +178,15 @@ class World:
         text = text.replace("port_value: 9002", f"port_value: {self.ports['picker']}")
         text = text.replace("/tmp/toys/endpoints", str(self.folder / "endpoints"))
         text = text.replace("interval: 2s", "interval: 0.2s").replace("base_ejection_time: 5s", "base_ejection_time: 0.3s")
-        text = text.replace("interval: 1s, base", "interval: 0.2s, base")
+        text = text.replace("interval: 1s, base", "interval: 0.2s, base").replace("connect_timeout: 0.5s", "connect_timeout: 5s")
         config: dict[str, Any] = yaml.safe_load(text)
         plain = config["static_resources"]["listeners"][0]
-        listeners = {name: copy.deepcopy(plain) for name in ("plain", "duplex", "subset", "closed")}
+        listeners = {name: copy.deepcopy(plain) for name in ("plain", "duplex", "subset", "closed", "hasty")}
         for name, listener in listeners.items():
             listener["name"] = name
             listener["address"]["socket_address"]["port_value"] = self.ports[name]
+            # On a busy machine half a second is not long, and whoever waits less for the picker goes on by Envoy's own hash.
+            _processor(listener)["message_timeout"] = "0.2s" if name == "hasty" else "10s"
         _processor(listeners["closed"])["failure_mode_allow"] = False
         duplex = dict.fromkeys(("request_header_mode", "response_header_mode"), "SEND")
         duplex |= dict.fromkeys(("request_body_mode", "response_body_mode"), "FULL_DUPLEX_STREAMED")

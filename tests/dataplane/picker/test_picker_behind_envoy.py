@@ -191,7 +191,7 @@ async def test_a_picker_that_hangs_is_waited_for_no_longer_than_the_message_time
     assert world.picker is not None
     world.picker.send_signal(signal.SIGSTOP)
     try:
-        answers = await asyncio.gather(*(world.ask(user) for user in USERS[:6]))
+        answers = await asyncio.gather(*(world.ask(user, port="hasty") for user in USERS[:6]))
         assert {answer.status for answer in answers} == {200}
     finally:
         world.picker.send_signal(signal.SIGCONT)
