@@ -26,7 +26,7 @@ PERIOD_S = 1.0
 KEPT = 2500
 """Users whose last change is kept, and asked for at most; half of what a report may hold, as an agent has to weigh little."""
 _CHANGE = struct.Struct("<QdIII")  # cursor at which it was read, when it was last used, tokens by tier
-_MOST_TOKENS = 2**32 - 1
+_MOST_TOKENS, _MOST_AGE_MS = 2**32 - 1, 1e12
 log = logging.getLogger("grfleet.agent")
 
 
@@ -126,7 +126,7 @@ class ResidencyShelf:
 
 def _packed(sequence: int, now_s: float, state: UserState) -> bytes:
     hbm, host, ssd = (min(tokens, _MOST_TOKENS) for tokens in (state.tokens_hbm, state.tokens_host, state.tokens_ssd))
-    return _CHANGE.pack(sequence, now_s - state.age_ms / 1000.0, hbm, host, ssd)
+    return _CHANGE.pack(sequence, now_s - min(state.age_ms, _MOST_AGE_MS) / 1000.0, hbm, host, ssd)
 
 
 def _unpacked(key: bytes, change: bytes, now_s: float) -> tuple[int, UserState]:

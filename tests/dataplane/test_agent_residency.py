@@ -1,5 +1,6 @@
 """What an agent tells of its engine's users: several readers, each at its own pace, know what the engine holds."""
 
+import msgspec
 import pytest
 from dataplane_fakes import FakeClock
 from dataplane_world import World
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from contract import engine
 from contract.agent import PREFIX
 from contract.errors import Unreachable
-from contract.residency import InstanceLoad, ResidencyReport, UserState
+from contract.residency import InstanceLoad, ResidencyReport, UserState, decode_report
 from dataplane.agent.residency import KEPT, ResidencyShelf
 from dataplane.agent.server import route_of
 from simulator.core.config import InstanceConfig
@@ -176,6 +177,18 @@ async def test_the_shelf_is_bounded_and_forgets_the_oldest() -> None:
     assert len(last.users) == KEPT
     assert last.users[0].key == user(8_000)
     assert (await shelf.report(first.cursor, uid="", load=UP)).since == 0
+
+
+async def test_an_engine_that_exaggerates_is_handed_on_as_something_that_can_be_read() -> None:
+    class Boaster(Engine):
+        async def residency(self, cursor: int, *, most: int) -> ResidencyReport | None:
+            users = [UserState(key=user(1), tokens_hbm=1 << 62, age_ms=1.7e308), UserState(key=user(2), tokens_ssd=1)] * 9
+            return ResidencyReport(start_id="s", generation=1 << 62, since=0, cursor=1 << 62, users=users)
+
+    report = await ResidencyShelf(Boaster(), monotonic_s=FakeClock()).report(0, uid="uid-1", load=UP)
+    assert report is not None
+    assert decode_report(msgspec.json.encode(report)).users == report.users
+    assert [state.key for state in report.users] == [user(1), user(2)]
 
 
 async def test_the_agent_tells_of_its_load_beside_the_users(world: World) -> None:
