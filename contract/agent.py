@@ -62,7 +62,7 @@ class IntentStep(Wire, frozen=True, kw_only=True):
 class IntentRefill(Wire, frozen=True, kw_only=True):
     """Caps on the refill of a grown cache: percent of the described link, and bytes per second; the lower holds."""
 
-    max_link_percent: Percent = 20
+    max_link_percent: Percent = 5
     max_bytes_per_second: Bytes | None = None
 
 

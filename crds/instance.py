@@ -124,7 +124,7 @@ class ModelRef(ApiModel):
 class IntentRefill(ApiModel):
     """Caps on the refill of a grown cache."""
 
-    max_link_percent: Annotated[int, Strict(), Field(ge=1, le=100)] = 20
+    max_link_percent: Annotated[int, Strict(), Field(ge=1, le=100)] = 5
     """Highest refill rate in percent of the link that the engine describes."""
     max_bytes_per_second: Int64 | None = None
     """Highest refill rate in bytes per second; absent: only maxLinkPercent caps."""

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 if TYPE_CHECKING:
     from training.run import Finished
 
-DEFAULT_SEEDS = "1,2"
+DEFAULT_SEEDS = "1,2,3"
 
 
 def train(

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from policies.allocation.anchor import INDIFFERENT, CostColumns, predict_p99_ms
 from policies.allocation.features import PROBE_OFFSETS, Situation, features
 from policies.allocation.goals import SMOOTH_MS, SMOOTH_PER_VOLATILITY
+from policies.allocation.recovery import BLOCKING_PERCENT_PER_SECOND
 from policies.allocation.types import Bounds
 from training.curves import Floats, RowTables, at, held, held_at, of_an_age, row_misses, user_misses, window_of
 from training.estimates import KV_SIZE_CV2, Estimates
@@ -232,8 +233,10 @@ class Instances:
     def _approach(self, wanted: Floats) -> None:
         """Bounds, deadband and slew, as `policies.allocation.strategy` has them (without granules)."""
         distance = np.clip(wanted, LOWEST, HIGHEST) - self.share
+        blocking = self.worlds.refill == Refill.BLOCKING
+        slew = np.where(blocking, np.minimum(self.worlds.slew, BLOCKING_PERCENT_PER_SECOND / 100.0), self.worlds.slew)
         moving = self.moving | (np.abs(distance) > self.worlds.deadband)
-        step = np.where(moving, np.clip(distance, -self.worlds.slew, self.worlds.slew), 0.0)
+        step = np.where(moving, np.clip(distance, -slew, slew), 0.0)
         self.moving = moving & (np.abs(distance - step) > 1e-9)
         self.share = self.share + step
 

@@ -2,7 +2,7 @@
 
 The estimator forgets over a minute, so after a change its curve is a mixture of then and now; its error is a factor on capacity
 that wanders (AR(1) of the logarithm). Both make the quick histogram differ from the slow one, which is what `Curve.volatility`
-says. Where they differ too much the estimate begins anew, as the watch for turns has it. Costs are ratios over half a minute,
+says. Where they differ too much the estimate begins anew, as the watch for turns has it. Costs are ratios over ten seconds,
 each wrong by a factor of its own.
 """
 
@@ -11,13 +11,14 @@ import math
 import numpy as np
 
 from policies.allocation.anchor import CostColumns
+from policies.allocation.costs import COSTS_FORGET
 from policies.allocation.estimator import QUICK
 from policies.allocation.recovery import USUAL_MS
 from training.curves import POINTS, STEP, Floats, held
 from training.worlds import Ints, Worlds
 
 _MEMORY_S = 60.0
-_COST_MEMORY_S = 30.0
+_COST_MEMORY_S = _MEMORY_S / COSTS_FORGET
 _TURN = 0.15  # difference in miss ratio at one length of window beyond which the estimate begins anew
 _SLIP_MEMORY_S = 5.0
 _PRICES = len(CostColumns._fields)

@@ -146,6 +146,5 @@ def _times(worlds: Worlds, names: Sequence[str], factor: float, *, spread: float
 
 
 def refills(worlds: Worlds) -> dict[str, Worlds]:
-    """Return the worlds under each refill mode; blocking ones under the slow slew that such engines are given."""
-    out = {mode.name.lower(): worlds.with_value(refill=int(mode), noise=0.08) for mode in Refill}
-    return out | {"blocking, slew 0.5": out["blocking"].with_value(slew=0.005)}
+    """Return the worlds under each refill mode."""
+    return {mode.name.lower(): worlds.with_value(refill=int(mode), noise=0.08) for mode in Refill}

@@ -1,5 +1,6 @@
 """The held-out evaluation of a model: regret beside the anchor's, nominal, under noise, by refill mode, far from training."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -184,7 +185,7 @@ def _scores(played: dict[str, Scores], columns: dict[str, slice], case: str) -> 
     return [
         Score(
             name=f"{case}, {regime}, {who}",
-            value=round(100.0 * float(np.median(played[who].regret[part])), 3),
+            value=round(100.0 * math.expm1(float(np.median(played[who].regret[part]))), 3),
             unit="% regret in P99, median",
         )
         for who in ("anchor, smoothed", "model, guarded")

@@ -42,7 +42,7 @@ class Refill(IntEnum):
 
 
 REGIME_SHARES = (0.2, 0.3, 0.125, 0.125, 0.125, 0.125)
-REFILL_SHARES = (0.35, 0.4, 0.25)
+REFILL_SHARES = (0.3, 0.37, 0.33)
 THROTTLE_SHARE = FleetConfig.refill_link_percent / 100.0
 """Share of the host link that a throttled refill takes: the default cap."""
 STEPS = 240

@@ -14,7 +14,7 @@ from contract.engine import Counters, Describe, Observe
 from contract.samples import KIND_EMB, KIND_KV, MAX_BATCH_RECORDS
 from dataplane.agent.observe import Reading
 from dataplane.agent.ports import EnginePort
-from policies.allocation.costs import CostMemory, CostPrior, WorkDelta, costs_of, link_prior, update_costs
+from policies.allocation.costs import COSTS_FORGET, CostMemory, CostPrior, WorkDelta, costs_of, link_prior, update_costs
 from policies.allocation.estimator import ROWS_SPREAD, USERS_SPREAD, ReuseTimeEstimator
 from policies.allocation.types import EstimatorView
 
@@ -109,7 +109,7 @@ class Estimators:
                 now_ms=self._now_ms,
             )
         work = work_between(new, old, interval_ms=now.clock_ms - base.clock_ms)
-        self._costs = update_costs(self._costs, work, decay_ms=self._memory_ms / 2.0)
+        self._costs = update_costs(self._costs, work, decay_ms=self._memory_ms / COSTS_FORGET)
 
     def view(self) -> EstimatorView:
         """Return what the estimators know now."""

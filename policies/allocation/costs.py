@@ -17,6 +17,9 @@ import msgspec
 
 from policies.allocation.types import Assumed, Costs
 
+COSTS_FORGET = 6.0
+"""Costs and demand are forgotten this many times faster than reuse: every request tells them, not a sample."""
+
 _PRIOR_INTERVALS = 4.0  # weight of the prior slope, in intervals of ordinary variation
 
 
@@ -106,7 +109,7 @@ class CostMemory(msgspec.Struct, frozen=True, kw_only=True):
     rows_times_missed: float = 0.0
 
 
-def update_costs(memory: CostMemory, delta: WorkDelta, *, decay_ms: float = 30_000.0) -> CostMemory:
+def update_costs(memory: CostMemory, delta: WorkDelta, *, decay_ms: float = 10_000.0) -> CostMemory:
     """Return the memory with one more interval; negative or non-finite deltas (a restarted engine) leave it unchanged."""
     figures = [getattr(delta, name) for name in WorkDelta.__struct_fields__]
     if not all(math.isfinite(x) and x >= 0.0 for x in figures) or delta.interval_ms == 0.0:

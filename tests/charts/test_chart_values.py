@@ -75,7 +75,7 @@ def test_null_leaves_an_optional_field_out(helm: Helm) -> None:
     flags = ("--set", "policies.hbm.enforcement=null", "--set", "policies.hbm.refill.maxBytesPerSecond=null")
     policy = next(each for each in helm.render(*flags) if each["kind"] == "HBMPolicy")
     assert "enforcement" not in policy["spec"]
-    assert policy["spec"]["refill"] == {"maxLinkPercent": 20}
+    assert policy["spec"]["refill"] == {"maxLinkPercent": 5}
 
 
 def test_the_generated_parts_of_the_chart_are_up_to_date() -> None:

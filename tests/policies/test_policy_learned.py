@@ -239,9 +239,9 @@ def test_in_a_burst_and_until_calm_refill_takes_a_fifth_of_the_link_at_most():
     assert _run(_inputs())[0].refill_link_percent is None
 
 
-def test_where_refill_blocks_the_split_moves_a_point_a_second_at_most():
+def test_where_refill_blocks_the_split_moves_a_third_of_a_point_a_second_at_most():
     model = _biased(1.0)
-    for blocking, most in ((True, 1.0), (False, 2.0)):
+    for blocking, most in ((True, 1.0 / 3.0), (False, 2.0)):
         i = _inputs(model=model, refill_blocking=blocking, state={"slew_credit_bytes": 0.0})
         first, last = None, None
         state = i.state
