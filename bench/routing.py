@@ -60,9 +60,9 @@ def notes_of(sizes: Sizes, version: str) -> str:
     return (
         f"HAProxy {version}, one thread on a core of its own; {sizes.instances} instances, load and agent on the others; all but "
         f"the agent come first on their cores where that is allowed; load average {os.getloadavg()[1]:.0f} at the end. "
-        f"{sizes.hot} users in the hot-user table ask {HOT_SHARE:.0%} of all requests (power law), {sizes.cold} others the rest. Closed "
-        f"loops of {CONNECTIONS} connections in turns of {sizes.seconds} s, {sizes.lives} starts of each HAProxy; shares are of "
-        f"pairs of one round. Events: an open loop of {sizes.rate} requests a second; latencies begin when a request was due"
+        f"{sizes.hot} users in the hot-user table ask {HOT_SHARE:.0%} of all requests (power law), {sizes.cold} others the rest. "
+        f"Closed loops of {CONNECTIONS} connections in turns of {sizes.seconds} s, {sizes.lives} starts of each HAProxy; shares "
+        f"are of pairs of one round. Events: an open loop of {sizes.rate} requests a second, latencies from when one was due"
     )
 
 
