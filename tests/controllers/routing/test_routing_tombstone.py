@@ -294,15 +294,14 @@ async def test_the_status_is_emptied_before_the_owner_goes_so_that_a_crash_betwe
 
 async def test_when_the_collector_was_first_the_tombstone_is_a_new_object() -> None:
     scene = Scene(table_object(live_status()))
-    scene.loop._generations.note(KEY, 1)
-    scene.kube.table = None  # the store does not know yet
+    scene.kube.table = None  # the store does not know yet, and nobody has seen the pool alive
     with pytest.raises(Conflict):
         await scene.look()
     scene.kube.collect()
     await scene.look()
     assert scene.kube.table is not None
     assert scene.kube.table["metadata"]["uid"] == "uid-made"
-    assert scene.kube.table["status"]["generation"] == 2
+    assert scene.kube.table["status"]["generation"] == 3
 
 
 async def test_a_tombstone_that_the_collector_takes_comes_again_but_one_that_somebody_deletes_later_does_not() -> None:
@@ -335,6 +334,26 @@ async def test_a_pool_that_goes_right_after_its_first_table_and_the_collector_wi
     await scene.look()
     assert scene.kube.table is not None
     assert scene.kube.table["status"]["generation"] == 2
+
+
+async def test_a_table_whose_pool_could_not_be_told_of_it_any_more_leaves_a_tombstone_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene(None)
+    scene.store.upsert(POOLS, pool_object())
+
+    async def publish(*_: Any) -> bool:
+        scene.store.upsert(ROUTING_TABLES, table_object({"generation": 4, "instances": [{"name": "a"}]}))
+        raise Conflict("Conflict", "the pool is being deleted")
+
+    monkeypatch.setattr(routing_controller, "execute", publish)
+    with pytest.raises(Conflict):
+        await scene.look()
+    scene.store.drop(POOLS, KEY)
+    scene.kube.collect()
+    await scene.look()
+    assert scene.kube.table is not None
+    assert scene.kube.table["status"]["generation"] == 5
 
 
 async def test_in_a_namespace_that_goes_too_no_tombstone_is_insisted_on() -> None:
