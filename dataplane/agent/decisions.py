@@ -14,8 +14,8 @@ from contract.agent import MAX_DECISIONS, DecisionRecord, DecisionsAnswer
 
 PAGE = 400
 """Most records of one answer, so that it stays below the size that clients accept."""
-MAX_BYTES = 1280 * 1024
-"""Records with two whole curves take five kilobytes: about 250 of them, four minutes at one decision a second."""
+MAX_BYTES = 1024 * 1024
+"""Records with two whole curves take five kilobytes: about 200 of them, three minutes at one decision a second."""
 TOGETHER = 8
 """Records that are packed in one go: what a single one takes from cold caches would be several times as much."""
 _PACK = msgspec.msgpack.Encoder()
