@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from controllers.holder import Holder
 from controllers.pace import Restraint, WriteTimes
 from controllers.parsed import ParsedObjects
 from controllers.routing.decide import decide
 from controllers.routing.execute import execute
-from controllers.routing.observe import observe, table_holder
-from controllers.routing.tombstone import LastGenerations, bury, decide_burial
-from controllers.runtime.controller import DONE, Result
+from controllers.routing.observe import observe
+from controllers.routing.tombstone import LastGenerations, bury_pool, generation_of
+from controllers.runtime.controller import Result
 from controllers.runtime.loop import Context
 from controllers.runtime.resources import INSTANCES, POOLS, ROUTING_POLICIES, ROUTING_TABLES, Key
 from controllers.runtime.store import Store, WatchEvent
@@ -55,34 +54,12 @@ class RoutingLoop:
         if seen is None:
             self._writes.forget(key)
             self._restraint.forget(key)
-            return await self._bury(key, ctx)
+            return Result(await bury_pool(key, ctx, self._generations))
         plan = decide(seen, ctx.clock.now())
         self._restraint.note(key, began_s=began_s, ended_s=ctx.clock.monotonic())
         try:
             if await execute(plan, seen, ctx):
                 self._writes.note(key, now_s=ctx.clock.monotonic())
         finally:  # what was written before something failed is in the store, and need not come as an event
-            self._generations.note(key, _generation_of(key, ctx.store))
+            self._generations.note(key, generation_of(key, ctx.store))
         return Result(plan.requeue_after)
-
-    async def _bury(self, key: Key, ctx: Context) -> Result | None:
-        pool, table, now = ctx.store.get(POOLS, key), ctx.store.get(ROUTING_TABLES, key), ctx.clock.now()
-        known = self._generations.of(key, now_s=ctx.clock.monotonic())
-        burial = decide_burial(pool=pool, table=table, known=known, now=now)
-        if burial.generation is not None:
-            self._generations.note(key, burial.generation)  # until it stands, whatever the collector does meanwhile
-        await bury(burial, key=key, table=table, ctx=ctx, now=now)
-        if burial.generation is not None:
-            self._generations.buried(key, burial.generation, now_s=ctx.clock.monotonic())
-        return Result(burial.requeue_after) if burial.requeue_after else DONE
-
-
-def _generation_of(key: Key, store: Store) -> int | None:
-    """The highest generation that the pool says, or a table says that is its own; None where there was none."""
-    pool, table = store.get(POOLS, key), store.get(ROUTING_TABLES, key)
-    if pool is None:
-        return None
-    said = [(pool.get("status") or {}).get("tableGeneration")]
-    if table is not None and table_holder(table, pool) is Holder.POOL:
-        said.append((table.get("status") or {}).get("generation"))
-    return max((int(generation) for generation in said if generation), default=None)

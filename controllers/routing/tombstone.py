@@ -16,13 +16,15 @@ from typing import Any
 
 from contract.keys import SLOTS
 from contract.table import NOBODY, pack_slots
-from controllers.holder import owner_in_words
+from controllers.holder import Holder, owner_in_words
+from controllers.routing.observe import table_holder
 from controllers.runtime.conditions import Condition, conditions_of, set_conditions, timestamp
 from controllers.runtime.errors import Forbidden, Gone
 from controllers.runtime.kube import ABSENT
 from controllers.runtime.loop import Context
 from controllers.runtime.resources import POOL_LABEL, POOLS, ROUTING_TABLES, Key, Object, identity, key_of, uid_of
 from controllers.runtime.ssa import owns
+from controllers.runtime.store import Store
 from controllers.status import write_status
 from crds.reasons import FieldManager
 
@@ -110,14 +112,37 @@ def decide_burial(*, pool: Object | None, table: Object | None, known: int | Non
     return Burial(requeue_after=left) if left > 0 else Burial(remove=True)
 
 
-async def bury(burial: Burial, *, key: Key, table: Object | None, ctx: Context, now: datetime) -> None:
-    """Carry it out.
+async def bury_pool(key: Key, ctx: Context, generations: LastGenerations) -> float | None:
+    """See to what is left of a pool that is gone or going; returns the seconds until there is more to do, None when never.
 
     Raises
     ------
     Conflict
-        When the table has moved or was collected meanwhile; then the next look makes a new one.
+        When its table has moved or was collected meanwhile; then the next look makes a new one.
     """
+    table, now = ctx.store.get(ROUTING_TABLES, key), ctx.clock.now()
+    known = generations.of(key, now_s=ctx.clock.monotonic())
+    burial = decide_burial(pool=ctx.store.get(POOLS, key), table=table, known=known, now=now)
+    if burial.generation is not None:
+        generations.note(key, burial.generation)  # until it stands, whatever the collector does meanwhile
+    await _carry_out(burial, key=key, table=table, ctx=ctx, now=now)
+    if burial.generation is not None:
+        generations.buried(key, burial.generation, now_s=ctx.clock.monotonic())
+    return burial.requeue_after
+
+
+def generation_of(key: Key, store: Store) -> int | None:
+    """The highest generation that a pool says, or a table says that is the pool's own; None where there is none."""
+    pool, table = store.get(POOLS, key), store.get(ROUTING_TABLES, key)
+    if pool is None:
+        return None
+    said = [(pool.get("status") or {}).get("tableGeneration")]
+    if table is not None and table_holder(table, pool) is Holder.POOL:
+        said.append((table.get("status") or {}).get("generation"))
+    return max((int(generation) for generation in said if generation), default=None)
+
+
+async def _carry_out(burial: Burial, *, key: Key, table: Object | None, ctx: Context, now: datetime) -> None:
     if burial.remove and table is not None:
         await ctx.kube.delete(ROUTING_TABLES, key, uid=uid_of(table), resource_version=str(table["metadata"]["resourceVersion"]))
         return
