@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from dataplane_world import World
 
+from policies.allocation.recovery import BLOCKING_PERCENT_PER_SECOND
+
 BRISK = {"maxPercentPerSecond": 20, "deadbandPercent": 0}
 
 
@@ -42,8 +44,11 @@ async def test_the_policy_may_forbid_the_freeze() -> None:
     assert "BurstFreeze" not in await _burst(world)
 
 
-@pytest.mark.parametrize(("blocks", "least", "most"), [(True, 5.0, 10.5), (False, 38.0, 40.0)])
-async def test_where_refill_blocks_the_split_moves_a_point_a_second(blocks: bool, least: float, most: float) -> None:
+@pytest.mark.parametrize(
+    ("blocks", "least", "most"),
+    [(True, 5.0 * BLOCKING_PERCENT_PER_SECOND, 10.5 * BLOCKING_PERCENT_PER_SECOND), (False, 38.0, 40.0)],
+)
+async def test_where_refill_blocks_the_split_moves_at_its_own_slow_pace(blocks: bool, least: float, most: float) -> None:
     world = World(refill_blocks=blocks)
     world.intend(strategy="Static", step=BRISK, bounds={"fallbackEmbPercent": 50})
     await world.rounds(3)

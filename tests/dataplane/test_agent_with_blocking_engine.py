@@ -9,7 +9,7 @@ from contract.agent import AgentStatus
 from contract.engine import RankRequest
 from contract.engine_client import EngineClient
 
-POOL = 512 << 20
+POOL = 2 << 30
 GRANULE = 16 << 20
 HALF = POOL // 2
 
@@ -29,10 +29,10 @@ async def _at(both: Pair, percent: int, what: str) -> None:
 
 
 async def test_a_real_engine_that_is_owed_refill_serves_nobody_and_its_agent_holds_until_it_is_over(tmp_path: Path) -> None:
-    options = ("--hbm-bytes", str(POOL), "--warm", "--refill-blocks-serving", "--rows-one-in", "16")
+    options = ("--hbm-bytes", str(POOL), "--warm", "--refill-blocks-serving", "--rows-one-in", "64")
     async with pair(tmp_path, *options) as both:
         # given rows that a smaller EMB cache has evicted, and one granule of room for them
-        await _at(both, 47, "a granule less")
+        await _at(both, 49, "a granule less")
         await _at(both, 50, "the granule back")
         # when more is wanted at once
         await both.intend(strategy="Static", bounds={"fallbackEmbPercent": 80, "maxEmbPercent": 90})
