@@ -44,14 +44,14 @@ QUICK = Sizes(hot=4_000, cold=2_000, many=100, lives=1, rounds=2, seconds=0.15, 
 
 
 def run(*, quick: bool, as_json: bool, seed: int) -> None:
-    """Measure and publish; of a program that the environment names, as `routing-2.8` or what its version is."""
+    """Measure and publish; of a program that the environment names, as `routing-2.8` or what its version is, without a page."""
     sizes = QUICK if quick else Sizes()
     version = haproxy().version
     name = f"routing-{'.'.join(version.split('.')[:2])}" if os.environ.get("GRFLEET_HAPROXY") else "routing"
     results = measure(sizes, seed=seed)
     notes = notes_of(sizes, version)
     publish(name, results, seed=seed, quick=quick, as_json=as_json, notes=notes)
-    if not quick:
+    if not quick and name == "routing":
         (RESULTS / f"{name}.md").write_text(page(results, notes))
 
 
