@@ -28,6 +28,7 @@ from dataplane.gateway.follow import Published, TableSource, source_of
 from dataplane.gateway.health import probes
 from dataplane.gateway.hot_users import add_flags, loop_of
 from dataplane.gateway.resolve import HostBook, system_lookup
+from dataplane.gateway.runtime_api import RuntimeApi, RuntimeUnavailable, process_of
 
 log = logging.getLogger("grfleet.gateway")
 _FIRST_TABLE_S = 2.0
@@ -185,10 +186,17 @@ async def _stop_haproxy(process: asyncio.subprocess.Process) -> None:
 
 
 async def _start_haproxy(program: str, config: GatewayConfig) -> asyncio.subprocess.Process:
-    """Start it with a master, which can be asked for a reload."""
-    master = f"{config.master_socket},mode,600"
+    """Start it with a master, which can be asked for a reload; one that a killed agent left behind ends once this one serves."""
+    arguments = ["-W", "-S", f"{config.master_socket},mode,600", "-f", str(config.directory / "haproxy.cfg")]
+    api = RuntimeApi(config.admin_socket)
+    with contextlib.suppress(RuntimeUnavailable):
+        left = await process_of(api)
+        log.warning("a haproxy serves here already; it is relieved", extra={"pid": left})
+        arguments += ["-sf", left]
+    await api.close()
+    # Stdout is the agent's alone: whoever reads it would else wait for a HAProxy that outlives its agent.
     return await asyncio.create_subprocess_exec(
-        program, "-W", "-S", master, "-f", str(config.directory / "haproxy.cfg"), env={**HAPROXY_ENVIRONMENT, **os.environ}
+        program, *arguments, stdout=asyncio.subprocess.DEVNULL, env={**HAPROXY_ENVIRONMENT, **os.environ}
     )
 
 

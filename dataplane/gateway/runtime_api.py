@@ -185,6 +185,20 @@ def _line(command: str) -> bytes:
     return line + b"\n"
 
 
+async def process_of(api: RuntimeApi) -> str:
+    """Return the id of the process that answers.
+
+    Raises
+    ------
+    RuntimeUnavailable
+        When none does, or it does not say.
+    """
+    for line in (await api.ask("show info")).splitlines():
+        if line.startswith("Pid: ") and line[5:].strip().isdigit():
+            return line[5:].strip()
+    raise RuntimeUnavailable("the process that answers does not say its id")
+
+
 async def reload_haproxy(master_socket: Path, *, timeout_s: float = 5.0) -> None:
     """Ask HAProxy's master to start a new process on the files as they are now; what came of it is seen in the runtime API.
 

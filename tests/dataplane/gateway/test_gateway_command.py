@@ -13,13 +13,14 @@ import msgspec
 import pytest
 from dataplane_processes import start
 from gateway_toy import Toy
-from gateway_world import POOL_KEY, Caller, free_port, owner_in, row, table
+from gateway_world import POOL_KEY, Caller, free_port, owner_in, row, table, until
 
 from contract.errors import ProtocolViolation
 from contract.keys import user_key
 from contract.table import RoutingTable
 from dataplane.gateway.follow import FileSource, HttpSource, Published, WatchSource, source_of, table_from
 from dataplane.gateway.main import main
+from dataplane.gateway.runtime_api import RuntimeApi, process_of
 from testbed.debian import Tree
 
 
@@ -67,6 +68,37 @@ async def test_a_newcomer_starts_one_command_and_requests_reach_the_owner_of_the
             await toy.kill()
     with pytest.raises(OSError):
         await Caller(caller._port).get({})
+
+
+async def test_a_haproxy_that_a_killed_agent_left_behind_serves_on_and_is_relieved_by_that_of_the_next_one(
+    haproxy: Tree, short_folder: Path, pool_key: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", haproxy.environment()["LD_LIBRARY_PATH"])
+    toys = [await Toy(name).start() for name in "ab"]
+    published, port = short_folder / "table.json", free_port()
+    published.write_bytes(msgspec.json.encode(table(1, [row("a", toys[0].port)])))
+    arguments = ["--table", str(published), "--pool-key", str(pool_key), "--directory", str(short_folder / "g")]
+    arguments += ["--bind", f"127.0.0.1:{port}", "--run-haproxy", str(haproxy.program("haproxy"))]
+    first = await start("dataplane.gateway.main", arguments, log=short_folder / "gateway.log")
+    api = RuntimeApi(short_folder / "g" / "haproxy.sock")
+    left = await process_of(api)
+    await first.kill()
+    caller = Caller(port)
+    assert (await caller.get({"x-user-id": "u-1"})).me == "a"
+    caller.close()
+    published.write_bytes(msgspec.json.encode(table(2, [row("b", toys[1].port)])))
+    await api.close()
+    second = await start("dataplane.gateway.main", arguments, log=short_folder / "gateway.log")
+    try:
+        await until(lambda: not Path(f"/proc/{left}").exists())
+        for n in range(20):  # none of them meets the one before
+            caller = Caller(port)
+            assert (await caller.get({"x-user-id": f"u-{n}"})).me == "b"
+            caller.close()
+    finally:
+        assert await second.terminate() == 0
+        for toy in toys:
+            await toy.kill()
 
 
 async def _until_answered_by(caller: Caller, name: str) -> None:
