@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import numpy as np
+import msgspec
 from msgspec import Meta
 
 from contract.engine import Count, Name, Wire
@@ -39,13 +40,58 @@ class TableInstance(Wire, frozen=True, kw_only=True):
     state: InstanceState
 
 
+USER_KEY_HEADER = "x-gr-user-key"
+"""Request header that carries the user key where the table names no other."""
+_HEADERS_OF_OTHERS = frozenset(
+    ("connection", "content-length", "expect", "host", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade")
+    + ("x-gr-instance", "x-gr-key-id")
+)
+
+
+class TableLimits(Wire, frozen=True, kw_only=True):
+    """What the pool's RoutingPolicy asks of gateways, pickers and clients; what it does not say is for each to choose.
+
+    Attributes
+    ----------
+    bounded_load_percent, bounded_load_floor
+        Bound on the load of one instance in percent of its share, and the requests in flight below which it refuses nobody.
+    hot_users_max, hot_user_seconds
+        Most users that are sent elsewhere than their slot says, and for how long after the last that is known of them.
+    key_header
+        Request header, in lower case, that carries the user key.
+    """
+
+    bounded_load_percent: Annotated[int, Meta(ge=100, le=1000)] | None = None
+    bounded_load_floor: Annotated[int, Meta(ge=0, le=100_000)] | None = None
+    hot_users_max: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
+    hot_user_seconds: Annotated[int, Meta(ge=1, le=86_400)] | None = None
+    key_header: Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")] | None = None
+
+
 class RoutingTable(Wire, frozen=True, kw_only=True):
-    """What the routing loop publishes and every gateway and client follows."""
+    """What the routing loop publishes and every gateway and client follows; one of an older operator says no limits."""
 
     generation: Count
     instances: Annotated[list[TableInstance], Meta(max_length=4096)]
     slots: Annotated[str, Meta(max_length=11_000)]
     key_id: Name = ""
+    limits: TableLimits | msgspec.UnsetType = msgspec.UNSET
+
+
+def limits_of(table: RoutingTable | None) -> TableLimits:
+    """Return what a table says of limits, those that say nothing where it says none."""
+    return table.limits if table is not None and isinstance(table.limits, TableLimits) else TableLimits()
+
+
+def can_carry_a_key(header: str) -> bool:
+    """Whether a header may carry the user key: one that HTTP or grfleet itself needs would be overwritten by it."""
+    return header not in _HEADERS_OF_OTHERS
+
+
+def key_header_of(table: RoutingTable | None) -> str:
+    """Return the header that carries the user key by a table; `USER_KEY_HEADER` where it names none, or one that cannot."""
+    named = limits_of(table).key_header
+    return named if named is not None and can_carry_a_key(named) else USER_KEY_HEADER
 
 
 def pack_slots(owners: Sequence[int]) -> str:

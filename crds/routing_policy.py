@@ -69,7 +69,7 @@ class RoutingPolicySpec(ApiModel):
     """The key of the keyed hash that stands for a user id everywhere behind the edge. Omitted: callers send keys they have
     hashed themselves, and the table names no key id. Another key means a cold fleet."""
     key_header: HeaderName = "x-gr-user-key"
-    """Request header, in lower case, that carries the user key."""
+    """Request header, in lower case, that carries the user key; one that HTTP itself needs, such as host, is not used."""
     bounded_load: BoundedLoad = BoundedLoad()
     """The bound on the load of one instance."""
     churn: Churn = Churn()
@@ -106,7 +106,6 @@ KIND = Kind(
     ),
     selectable_fields=(".spec.userKeySecret.name",),
     not_yet=(
-        "`keyHeader`, `boundedLoad` and `hotUsers`: gateways and pickers take theirs from flags, values of the chart",
         "`drain` of an entry taken from `instances.external`: it leaves the table at once, whatever it has in flight",
         "`userKeySecret`: its name becomes the key id of the table; the operator never reads the key",
     ),

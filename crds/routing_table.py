@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import Field, Strict
 
 from contract.table import InstanceState
 from crds.kind import AGE, Column, Kind, condition_path
 from crds.types import (
     ApiModel,
     Conditions,
+    HeaderName,
     Int64,
     ObjectName,
     Percent,
@@ -68,6 +69,21 @@ class Move(ApiModel):
     """Share of the slots that moved, in percent."""
 
 
+class TableLimits(ApiModel):
+    """What the RoutingPolicy asks of gateways, pickers and clients; flags of theirs win."""
+
+    bounded_load_percent: Annotated[int, Strict(), Field(ge=101, le=1000)] | None = None
+    """`boundedLoad.percent` of the policy."""
+    bounded_load_floor: Annotated[int, Strict(), Field(ge=0, le=100_000)] | None = None
+    """`boundedLoad.floor` of the policy."""
+    hot_users_max: Annotated[int, Strict(), Field(ge=0, le=1_000_000)] | None = None
+    """`hotUsers.max` of the policy."""
+    hot_user_seconds: Annotated[int, Strict(), Field(ge=1, le=86_400)] | None = None
+    """`hotUsers.ttlSeconds` of the policy."""
+    key_header: HeaderName | None = None
+    """`keyHeader` of the policy."""
+
+
 class GRRoutingTableStatus(ApiModel):
     """The table in force."""
 
@@ -79,6 +95,8 @@ class GRRoutingTableStatus(ApiModel):
     """When this generation was published."""
     key_id: Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9._-]*$")] | None = None
     """Which pool key the user keys are hashed with; another id means a cold fleet."""
+    limits: TableLimits | None = None
+    """What the RoutingPolicy asks of those who follow the table."""
     # Atomic: one writer and an order that means something; as a list map, what the API server notes of each row's owner would
     # double the size of the object.
     instances: Annotated[

@@ -152,7 +152,8 @@ def _table_fields(seen: Observation, planned: TablePlan | None, now: datetime) -
     assert isinstance(seen.policy, Found)
     secret = seen.policy.spec.user_key_secret
     key_id = secret.name[:KEY_ID_LENGTH] if secret is not None else ""
-    fields = table_fields(planned.table, {each.metadata.name: each for each in seen.instances}, key_id=key_id)
+    instances = {each.metadata.name: each for each in seen.instances}
+    fields = table_fields(planned.table, instances, key_id=key_id, policy=seen.policy.spec)
     if all(old.get(name) == value for name, value in fields.items()):
         return old.get("generation"), old
     generation = max(int(old.get("generation") or 0), seen.pool.status.table_generation or 0) + 1

@@ -15,7 +15,7 @@ from contract.keys import SLOTS
 from contract.table import NOBODY as NOBODY_ON_WIRE
 from contract.table import InstanceState, pack_slots, unpack_slots
 from controllers.runtime.conditions import timestamp
-from crds import GRInstance, GRRoutingTableStatus
+from crds import GRInstance, GRRoutingTableStatus, RoutingPolicySpec
 from policies.routing.table import NOBODY, Move, Owner, Table
 from policies.routing.warmup import FULL_WEIGHT_PERCENT
 
@@ -51,8 +51,8 @@ def moves_of(status: GRRoutingTableStatus) -> list[Move]:
     ]
 
 
-def table_fields(table: Table, instances: Mapping[str, GRInstance], *, key_id: str) -> dict[str, Any]:
-    """What followers act on: key id, instances and slots, as the API spells them."""
+def table_fields(table: Table, instances: Mapping[str, GRInstance], *, key_id: str, policy: RoutingPolicySpec) -> dict[str, Any]:
+    """What followers act on: key id, instances, slots and limits, as the API spells them."""
     rows = [
         {
             "name": owner.name,
@@ -64,7 +64,17 @@ def table_fields(table: Table, instances: Mapping[str, GRInstance], *, key_id: s
         for owner in table.owners
     ]
     slots = pack_slots([NOBODY_ON_WIRE if slot == NOBODY else slot for slot in table.slots])
-    return {"keyId": key_id, "instances": rows, "slots": slots}
+    return {"keyId": key_id, "instances": rows, "slots": slots, "limits": _limits(policy)}
+
+
+def _limits(policy: RoutingPolicySpec) -> dict[str, Any]:
+    return {
+        "boundedLoadPercent": policy.bounded_load.percent,
+        "boundedLoadFloor": policy.bounded_load.floor,
+        "hotUsersMax": policy.hot_users.max,
+        "hotUserSeconds": policy.hot_users.ttl_seconds,
+        "keyHeader": policy.key_header,
+    }
 
 
 def _state(owner: Owner) -> InstanceState:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loop_objects import NOW, at, condition_item, instance_object, pool_object
 
 from contract.keys import SLOTS
-from contract.table import unpack_slots
+from contract.table import RoutingTable, TableLimits, limits_of, unpack_slots
 from controllers.holder import Holder
 from controllers.lookup import Found, Lookup, NotFound
 from controllers.routing.decide import Plan, decide
@@ -20,7 +21,7 @@ from controllers.runtime.conditions import find_condition
 from crds import GRInstance, GRRoutingTable, GRServingPool, RoutingPolicySpec
 from crds.instance import PolicySource
 from crds.reasons import check_condition
-from crds.routing_policy import Churn, SecretKey, Warmup
+from crds.routing_policy import BoundedLoad, Churn, HotUsers, SecretKey, Warmup
 
 POLICY = Found(spec=RoutingPolicySpec(warmup=Warmup(max_seconds=0)), name="default", source=PolicySource.DEFAULTS)
 READY = ("True", "InstanceReady")
@@ -209,6 +210,35 @@ def test_a_new_instance_is_filled_within_the_churn_budget_over_several_windows()
     assert max(moved) <= 5.0
     owners = unpack_slots(table["status"]["slots"], instances=3)
     assert owners.count(2) == pytest.approx(SLOTS / 3, rel=0.15)
+
+
+def test_what_the_policy_asks_of_gateways_is_published_with_a_generation_of_its_own_and_moves_nobody() -> None:
+    before = published(instance("a"), instance("b"))
+    assert msgspec.convert(before["status"], RoutingTable).limits == TableLimits(
+        bounded_load_percent=125, bounded_load_floor=8, hot_users_max=100_000, hot_user_seconds=300, key_header="x-gr-user-key"
+    )
+    asked = RoutingPolicySpec(
+        warmup=Warmup(max_seconds=0),
+        key_header="x-member",
+        bounded_load=BoundedLoad(percent=300, floor=2),
+        hot_users=HotUsers(max=7, ttl_seconds=60),
+    )
+    changed = Found(spec=asked, name="default", source=PolicySource.DEFAULTS)
+    after = decide(observed(instance("a"), instance("b"), table=before, policy=changed), at(60)).table_status
+    assert after is not None
+    assert (after["generation"], after["movedPercent"], after["slots"]) == (2, "0", before["status"]["slots"])
+    assert msgspec.convert(after, RoutingTable).limits == TableLimits(
+        bounded_load_percent=300, bounded_load_floor=2, hot_users_max=7, hot_user_seconds=60, key_header="x-member"
+    )
+
+
+def test_a_table_of_an_operator_that_said_no_limits_is_read_and_gets_them() -> None:
+    before = published(instance("a"))
+    del before["status"]["limits"]
+    assert limits_of(msgspec.convert(before["status"], RoutingTable)) == TableLimits()
+    after = decide(observed(instance("a"), table=before), at(60)).table_status
+    assert after is not None
+    assert (after["generation"], after["limits"]["hotUsersMax"]) == (2, 100_000)
 
 
 @pytest.mark.parametrize(("age", "evenly"), [(60, True), (400, False)])
