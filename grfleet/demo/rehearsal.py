@@ -23,6 +23,7 @@ from contract.engine import (
     SplitAnswer,
     SplitRequest,
 )
+from contract.residency import ResidencyReport
 from dataplane.agent.intent import IntentBook
 from dataplane.agent.loop import Agent
 from simulator.core.instance import GRInstanceCore
@@ -60,6 +61,9 @@ class CoreEngine:
 
     async def drain(self, *, draining: bool) -> DrainAnswer:
         return self._core.drain(draining=draining)
+
+    async def residency(self, cursor: int, *, most: int) -> ResidencyReport:
+        return self._core.residency(cursor, now_ms=self._clock.now_ms, most=most)
 
     async def samples(self, cursor: int) -> tuple[NDArray[Any], int, int]:
         payload, after, lost = self._core.samples.read(cursor)
