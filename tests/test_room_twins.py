@@ -35,12 +35,12 @@ import policies.routing.rendezvous
 import policies.scaling.types
 import simulator.core.randomness
 import simulator.fleet.allocation
+from contract.table_sources.kubernetes_api import TABLE_PATH
 from controllers.allocation.verdicts import _DATA_REASONS
 from controllers.runtime import resources
 from controllers.runtime.logs import JsonFormatter
 from crds.registry import KINDS
 from dataplane.agent.reasons import MESSAGES
-from grfleet.client.follow import TABLE_PATH
 
 OURS = (
     resources.POOLS,
@@ -152,7 +152,7 @@ def test_the_operator_reads_and_writes_the_kinds_that_the_registry_has() -> None
     assert {(r.group, r.version, r.plural, r.kind) for r in OURS} == {(k.group, k.version, k.plural, k.name) for k in KINDS}
 
 
-def test_the_router_client_follows_the_resource_that_the_routing_loop_publishes() -> None:
+def test_routers_and_gateways_follow_the_resource_that_the_routing_loop_publishes() -> None:
     assert TABLE_PATH.format(namespace="here") == resources.ROUTING_TABLES.path("here")
 
 

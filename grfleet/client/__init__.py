@@ -6,6 +6,8 @@ requests with one retry or one hedge. Below them, `Router` answers `pick` from t
 takes.
 """
 
+from contract.table_sources.kubernetes_api import KubernetesSource
+from contract.table_sources.sources import FileSource, HttpSource, Sighting, Source
 from contract.view import Pick
 from grfleet.client.asynchronous import AsyncClient
 from grfleet.client.blocking import Client
@@ -16,10 +18,8 @@ from grfleet.client.follow import follow, keep_current
 from grfleet.client.hedge import HedgePolicy
 from grfleet.client.hot_users import GatewayOverrides, keep_overrides
 from grfleet.client.keys import PoolKey
-from grfleet.client.kubernetes_api import KubernetesSource
 from grfleet.client.metrics import KeptMetrics, Metric, Metrics
 from grfleet.client.router import Router, RouterStatus
-from grfleet.client.sources import FileSource, HttpSource, Sighting, Source
 
 __all__ = [
     "AllFailed",

@@ -13,16 +13,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
-from grfleet.client.clock import Clock, monotonic_ms
+from contract.clock import Clock, monotonic_ms
+from contract.table_sources.locate import source_at
+from contract.table_sources.sources import Source
 from grfleet.client.errors import AllFailed
 from grfleet.client.face import FAILURES, Choice, Face, Try
 from grfleet.client.follow import keep_current
 from grfleet.client.hedge import HedgePolicy
 from grfleet.client.hot_users import GatewayOverrides, keep_overrides
 from grfleet.client.keys import PoolKey
-from grfleet.client.locate import source_at
 from grfleet.client.metrics import Metric, Metrics
-from grfleet.client.sources import Source
 
 Answer = TypeVar("Answer")
 _READY_POLL_SECONDS = 0.01

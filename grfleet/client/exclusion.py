@@ -10,8 +10,8 @@ import threading
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from contract.clock import Clock
 from contract.keys import SLOTS
-from grfleet.client.clock import Clock
 
 
 @dataclass(frozen=True, kw_only=True)

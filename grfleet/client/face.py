@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import msgspec
 
+from contract.clock import Clock, monotonic_ms
 from contract.errors import Unreachable
 from contract.table import RoutingTable
 from contract.view import Pick
-from grfleet.client.clock import Clock, monotonic_ms
 from grfleet.client.errors import InstanceFailed, NoInstance
 from grfleet.client.hedge import HedgeBudget, HedgePolicy, Latencies
 from grfleet.client.keys import KeyRing, PoolKey, hashed

@@ -11,17 +11,16 @@ from collections.abc import Callable
 
 import httpx
 
+from contract.backoff import Backoff
+from contract.clock import Clock, monotonic_ms
 from contract.errors import ProtocolViolation
-from grfleet.client.backoff import Backoff
-from grfleet.client.clock import Clock, monotonic_ms
-from grfleet.client.kubernetes_api import TABLE_PATH, KubernetesSource
+from contract.table_sources.kubernetes_api import KubernetesSource
+from contract.table_sources.sources import Sighting, Sleep, Source
 from grfleet.client.metrics import GuardedMetrics, Metric, Metrics, NoMetrics
 from grfleet.client.router import Router
-from grfleet.client.sources import Sighting, Sleep, Source
 
 WORKED_MS = 10_000.0
 """A source that held out for so long worked; a shorter session that brought no new table is as good as a failure."""
-__all__ = ["TABLE_PATH", "follow", "keep_current"]
 
 
 async def follow(

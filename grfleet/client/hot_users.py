@@ -14,13 +14,13 @@ import httpx
 import msgspec
 
 from contract.answers import MAX_ANSWER_BYTES, decode, read_bounded
+from contract.backoff import Backoff
+from contract.clock import Clock, monotonic_ms
 from contract.errors import ProtocolViolation
 from contract.residency import OVERRIDES_PATH, OverrideTable, unpack_overrides
-from grfleet.client.backoff import Backoff
-from grfleet.client.clock import Clock, monotonic_ms
+from contract.table_sources.sources import ANSWER_SECONDS, Sleep
 from grfleet.client.metrics import GuardedMetrics, Metric, Metrics, NoMetrics
 from grfleet.client.router import Router
-from grfleet.client.sources import ANSWER_SECONDS, Sleep
 
 POLL_SECONDS = 2.0
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Protocol
 
-from grfleet.client.clock import Clock
+from contract.clock import Clock
 
 DEFAULT_MOST = 100_000
 
@@ -49,7 +49,7 @@ class Overrides:
     """
 
     def __init__(self, *, most: int = DEFAULT_MOST, clock: Clock) -> None:
-        self._most, self._clock = most, clock
+        self._most, self._table_most, self._clock = most, DEFAULT_MOST, clock
         self._lock = threading.Lock()
         self.held = Held({}, {})
 

@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from contract.clock import Clock, in_seconds, monotonic_ms
 from contract.keys import SLOTS, slot_of
 from contract.table import RoutingTable
 from contract.view import Pick, View
-from grfleet.client.clock import Clock, in_seconds, monotonic_ms
 from grfleet.client.errors import NoInstance
 from grfleet.client.exclusion import ExclusionLimits, Exclusions
 from grfleet.client.overrides import DEFAULT_MOST, Overrides

@@ -12,6 +12,7 @@ from client_tables import SECRET, HandClock
 from loopback_servers import Handler, ScriptedApi, serving
 
 from contract.keys import user_key
+from contract.table_sources.sources import Source
 from grfleet.client import (
     HttpSource,
     KeptMetrics,
@@ -19,7 +20,6 @@ from grfleet.client import (
     Router,
     keep_current,
 )
-from grfleet.client.sources import Source
 
 KEY = user_key(SECRET, "somebody")
 

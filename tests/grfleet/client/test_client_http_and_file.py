@@ -13,12 +13,12 @@ from client_following import KEY, following, polling
 from client_tables import encoded, table
 from loopback_servers import Reply, Request, published
 
+from contract.table_sources.locate import source_at
 from grfleet.client import (
     FileSource,
     HttpSource,
     Metric,
 )
-from grfleet.client.locate import source_at
 
 # ---------------------------------------------------------------- a web server, a file
 

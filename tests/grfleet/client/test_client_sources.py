@@ -16,6 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from loopback_servers import Reply, Request, ScriptedApi, event, play, published, serving
 
+from contract.backoff import Backoff
+from contract.table_sources.kubernetes_api import RELIST_MS, ServiceAccountAuth
+from contract.table_sources.sources import sighting_in
 from grfleet.client import (
     KubernetesSource,
     Metric,
@@ -24,9 +27,6 @@ from grfleet.client import (
     Sighting,
     keep_current,
 )
-from grfleet.client.backoff import Backoff
-from grfleet.client.kubernetes_api import RELIST_MS, ServiceAccountAuth
-from grfleet.client.sources import sighting_in
 
 # ---------------------------------------------------------------- the Kubernetes API
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 import httpx
 
-from grfleet.client.kubernetes_api import KubernetesSource, in_cluster
-from grfleet.client.sources import FileSource, HttpSource, Source
+from contract.table_sources.kubernetes_api import KubernetesSource, in_cluster
+from contract.table_sources.sources import FileSource, HttpSource, Source
 
 KUBERNETES = "kubernetes:"
 

@@ -1,4 +1,4 @@
-"""The clock of the client: monotone milliseconds. Ages and expiries are of this process only and never cross machines."""
+"""The clock of clients: monotone milliseconds. Ages and expiries are of this process only and never cross machines."""
 
 import time
 from collections.abc import Callable

@@ -15,9 +15,9 @@ import httpx
 import msgspec
 
 from contract.answers import MAX_ANSWER_BYTES, decode, read_bounded
+from contract.clock import Clock, monotonic_ms
 from contract.errors import ProtocolViolation
-from grfleet.client.clock import Clock, monotonic_ms
-from grfleet.client.sources import ANSWER_SECONDS, Metadata, Published, Sighting, sighting_of
+from contract.table_sources.sources import ANSWER_SECONDS, Metadata, Published, Sighting, sighting_of
 
 TABLE_PATH = "/apis/grfleet.dev/v1alpha1/namespaces/{namespace}/grroutingtables"
 WATCH_SECONDS = 240
