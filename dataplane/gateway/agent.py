@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from contract.errors import ProtocolViolation
 from contract.table import RoutingTable
-from dataplane.gateway.config import USER_TABLE, ConfigError, GatewayConfig, mark_of, peers_of, render, render_maps
+from dataplane.gateway.config import USER_TABLE, GatewayConfig, mark_of, peers_of
+from dataplane.gateway.files import Files
 from dataplane.gateway.held import read_held
 from dataplane.gateway.metrics import GatewayView
 from dataplane.gateway.peer_push import push_users
 from dataplane.gateway.runtime_api import CommandRefused, RuntimeApi, RuntimeUnavailable, reload_haproxy
-from dataplane.gateway.servers import hosts_of
+from dataplane.gateway.servers import Server, hosts_of
 from dataplane.gateway.tables import (
     Fence,
     Held,
@@ -83,6 +82,11 @@ class GatewayAgent:
         How often servers and slots, and the hot-user table, are read from HAProxy although nothing hints at a difference.
     keep_users
         Leave the hot users that HAProxy holds until `set_users` says better: an agent that starts again moves nobody.
+
+    Attributes
+    ----------
+    files
+        What HAProxy starts from.
     """
 
     def __init__(
@@ -97,6 +101,7 @@ class GatewayAgent:
     ) -> None:
         self.config = config
         self.counts = GatewayCounts()
+        self.files = Files(monotonic_s=monotonic_s)
         self.settled = asyncio.Event()
         self._api = api or RuntimeApi(config.admin_socket)
         self._monotonic_s = monotonic_s
@@ -117,7 +122,7 @@ class GatewayAgent:
         self._held: Held | None = None
         self._answers = False
         self._mark = mark_of(config)
-        self._outdated = self._written = False
+        self._outdated = False
         self._reloaded_s = -1e9
         self._holds_a_table = False
         self._round_s = monotonic_s()
@@ -182,16 +187,11 @@ class GatewayAgent:
 
         Raises
         ------
-        ConfigError
-            When it is none; the one in force stays.
+        ConfigError, OSError
+            When it is none, or cannot be written; the one in force stays.
         """
-        before, self.config = self.config, config
-        try:
-            self.write_files()
-        except ConfigError:
-            self.config = before
-            raise
-        self._mark, self._reloaded_s = mark_of(config), -1e9
+        self.files.write(config, self._servers())
+        self.config, self._mark, self._reloaded_s = config, mark_of(config), -1e9
         self._work.set()
 
     def set_users(self, users: Mapping[str, str]) -> None:
@@ -261,13 +261,11 @@ class GatewayAgent:
         self._work.set()
 
     def write_files(self) -> None:
-        """Write haproxy.cfg and the maps as of the table in force, each in one step and for the owner's eyes only."""
-        servers = self._want.servers if self._want is not None else ()
-        names, echoes = self.config.map_paths
-        for path, text in zip((names, echoes), render_maps(servers), strict=True):
-            _write(path, text)
-        _write(self.config.directory / "haproxy.cfg", render(self.config, servers))
-        self._written = True
+        """Write haproxy.cfg and the maps as of the table in force; what cannot be written is `files.problem`, and tried again."""
+        self.files.try_to_write(self.config, self._servers())
+
+    def _servers(self) -> tuple[Server, ...]:
+        return self._want.servers if self._want is not None else ()
 
     async def run(self, *, period_s: float = 0.25) -> None:
         """Reconcile at every change and at least every `period_s` seconds, until cancelled."""
@@ -287,6 +285,8 @@ class GatewayAgent:
         """Make one round; say whether HAProxy now holds what the table wants (but for servers that still drain)."""
         self.counts.rounds += 1
         result = "failed"
+        if self.files.due:
+            self.write_files()
         try:
             result = await self._round()
         except RuntimeUnavailable as error:
@@ -389,7 +389,7 @@ class GatewayAgent:
 
     async def _reload(self) -> None:
         now_s = self._monotonic_s()
-        if not self._written or now_s - self._reloaded_s < _RELOAD_AGAIN_S:
+        if not self.files.written or self.files.problem or now_s - self._reloaded_s < _RELOAD_AGAIN_S:
             return
         self._reloaded_s = now_s
         if self.config.master_socket is None:
@@ -402,10 +402,3 @@ class GatewayAgent:
 
 def _fields(answer: str) -> dict[str, str]:
     return dict(line.split(": ", 1) for line in answer.splitlines() if ": " in line)
-
-
-def _write(path: Path, text: str) -> None:
-    part = path.with_name(f".{path.name}.part")
-    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(text)
-    part.replace(path)

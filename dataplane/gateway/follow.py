@@ -59,7 +59,7 @@ def table_from(raw: bytes) -> Published:
         raise ProtocolViolation(f"a table of {len(raw)} bytes, {MAX_TABLE_BYTES} are allowed")
     try:
         document = msgspec.json.decode(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolViolation(f"not a routing table: {error}") from error
     return _published(document) if isinstance(document, dict) and "status" in document else Published(_table_of(document))
 

@@ -118,6 +118,9 @@ def _offer(agent: GatewayAgent, published: Published) -> None:
 
 async def _render(agent: GatewayAgent, source: TableSource) -> int:
     await first_files(agent, source)
+    if agent.files.problem:
+        sys.stderr.write(f"grfleet-gateway: {agent.files.problem}\n")
+        return 2
     print(agent.config.directory / "haproxy.cfg")  # noqa: T201  # the answer of the command
     return 0
 
