@@ -10,8 +10,8 @@ import enum
 from collections.abc import Sequence
 from typing import Annotated
 
-import numpy as np
 import msgspec
+import numpy as np
 from msgspec import Meta
 
 from contract.engine import Count, Name, Wire
@@ -42,10 +42,18 @@ class TableInstance(Wire, frozen=True, kw_only=True):
 
 USER_KEY_HEADER = "x-gr-user-key"
 """Request header that carries the user key where the table names no other."""
-_HEADERS_OF_OTHERS = frozenset(
-    ("connection", "content-length", "expect", "host", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade")
-    + ("x-gr-instance", "x-gr-key-id")
+_HEADERS_OF_HTTP = (
+    "connection",
+    "content-length",
+    "expect",
+    "host",
+    "keep-alive",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
 )
+_HEADERS_OF_OTHERS = frozenset((*_HEADERS_OF_HTTP, "x-gr-instance", "x-gr-key-id"))
 
 
 class TableLimits(Wire, frozen=True, kw_only=True):
@@ -88,9 +96,9 @@ def can_carry_a_key(header: str) -> bool:
     return header not in _HEADERS_OF_OTHERS
 
 
-def key_header_of(table: RoutingTable | None) -> str:
-    """Return the header that carries the user key by a table; `USER_KEY_HEADER` where it names none, or one that cannot."""
-    named = limits_of(table).key_header
+def key_header_of(limits: TableLimits) -> str:
+    """Return the header that carries the user key; `USER_KEY_HEADER` where they name none, or one that cannot."""
+    named = limits.key_header
     return named if named is not None and can_carry_a_key(named) else USER_KEY_HEADER
 
 

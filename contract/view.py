@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from contract.errors import ProtocolViolation
 from contract.keys import SLOTS
-from contract.table import NOBODY, InstanceState, RoutingTable, unpack_slots
+from contract.table import NOBODY, InstanceState, RoutingTable, key_header_of, limits_of, unpack_slots
 
 SERVING = (InstanceState.READY, InstanceState.WARMING)
 
@@ -39,6 +39,7 @@ class View:
         "by_name",
         "generation",
         "incarnation",
+        "key_header",
         "key_id",
         "owners",
         "owning",
@@ -53,6 +54,7 @@ class View:
         self.incarnation, self.taken_ms = incarnation, taken_ms
         self.generation = -1 if table is None else table.generation
         self.key_id = "" if table is None else table.key_id
+        self.key_header = key_header_of(limits_of(table))
         self.withdrawn = table is not None and not table.instances
         self.owners: list[Pick | None] = [None] * SLOTS
         self.owning = 0

@@ -11,10 +11,10 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from contract.errors import ProtocolViolation
-from contract.table import RoutingTable
+from contract.table import RoutingTable, limits_of
 from dataplane.gateway.config import USER_TABLE, GatewayConfig, mark_of, peers_of
 from dataplane.gateway.files import Files
 from dataplane.gateway.held import read_held
@@ -178,6 +178,8 @@ class GatewayAgent:
         for row in want.refused:
             log.warning("an instance is left out", extra={"instance": row.name, "why": row.reason})
         self._table, self._lineage = table, lineage
+        if table.instances:  # a tombstone says nothing of them
+            self._go_over_to(replace(self.config, said=limits_of(table)))
         self._set(want)
         self.write_files()
         return True
@@ -190,9 +192,16 @@ class GatewayAgent:
         ConfigError, OSError
             When it is none, or cannot be written; the one in force stays.
         """
+        config = replace(config, said=self.config.said)
         self.files.write(config, self._servers())
-        self.config, self._mark, self._reloaded_s = config, mark_of(config), -1e9
+        self._go_over_to(config)
         self._work.set()
+
+    def _go_over_to(self, config: GatewayConfig) -> None:
+        """Take a configuration for the one that HAProxy should run on; it is reloaded at once if it runs on another."""
+        self.config, before, self._mark = config, self._mark, mark_of(config)
+        if self._mark != before:
+            self._reloaded_s = -1e9
 
     def set_users(self, users: Mapping[str, str]) -> None:
         """Replace the hot users (user key -> instance uid), at most `config.max_users` of them; the rest is left out."""

@@ -24,10 +24,11 @@ import msgspec
 from contract.agent import PREFIX
 from contract.errors import ProtocolViolation, Unreachable
 from contract.residency import MAX_OVERRIDES, decode_report, pack_overrides
-from contract.table import RoutingTable, TableInstance, unpack_slots
+from contract.table import RoutingTable, TableInstance, TableLimits, limits_of, unpack_slots
 from dataplane.agent.http_line import HttpLine
 from dataplane.gateway.residency_metrics import ResidencyMetrics
 from dataplane.gateway.residents import Chosen, Residents, ResidentsView
+from policies.routing.types import Limits
 
 log = logging.getLogger("grfleet.gateway")
 AT_ONCE = 32
@@ -120,6 +121,8 @@ class ResidencyLoop:
         Spreads the pauses.
     period_s
         Time between two rounds.
+    limits_under
+        Limits of the hot users under a table that says this of them; None: those that `residents` has.
     """
 
     def __init__(
@@ -131,7 +134,7 @@ class ResidencyLoop:
         monotonic_s: Callable[[], float],
         rng: random.Random,
         period_s: float = PERIOD_S,
-        for_ms: float = 300_000.0,
+        limits_under: Callable[[TableLimits], Limits] | None = None,
     ) -> None:
         self._gateway = gateway
         self._residents = residents
@@ -140,7 +143,7 @@ class ResidencyLoop:
         self._rng = rng
         self._name = f"{rng.getrandbits(48):x}"  # revisions of another process are never taken for these
         self._period_s = period_s
-        self._for_ms = for_ms
+        self._limits_under = limits_under
         self._routed: deque[tuple[str, str, float]] = deque(maxlen=NOTED)
         self._lines: dict[str, tuple[str, HttpLine]] = {}
         self._table: RoutingTable | None = None
@@ -175,7 +178,9 @@ class ResidencyLoop:
         if table is None or held is None:
             return
         self.round_s = 0.0
-        await asyncio.to_thread(self._follow, table, held)
+        if await asyncio.to_thread(self._follow, table, held):
+            self._packed = None  # clients keep their overrides for another time now
+            self._revision += 1
         if ask:
             await self._drop_lines({row.uid for row in table.instances})
             for first in range(0, len(table.instances), AT_ONCE):
@@ -201,13 +206,18 @@ class ResidencyLoop:
             return _Answer(row.uid, None)
         return _Answer(row.uid, response.body if response.status == 200 else None)
 
-    def _follow(self, table: RoutingTable, held: Mapping[str, str]) -> None:
+    def _follow(self, table: RoutingTable, held: Mapping[str, str]) -> bool:
+        """Take over what is new; say whether the limits are."""
+        changed = False
         if not self._adopted:
             self._adopted = True
             self._residents.adopt(held, now_ms=self._monotonic_s() * 1000.0)
         if table is not self._table:
+            if self._limits_under is not None:
+                changed = self._residents.set_limits(self._limits_under(limits_of(table)))
             self._residents.follow(table.instances, unpack_slots(table.slots, instances=len(table.instances)))
             self._table = table
+        return changed
 
     def _hear(self, answers: Sequence[_Answer]) -> None:
         began_s = self._monotonic_s()
@@ -278,5 +288,5 @@ class ResidencyLoop:
             users = self._chosen.users
             if len(users) > MAX_OVERRIDES:
                 users = dict(list(users.items())[:MAX_OVERRIDES])
-            self._packed = msgspec.json.encode(pack_overrides(users, for_ms=self._for_ms, revision=revision))
+            self._packed = msgspec.json.encode(pack_overrides(users, for_ms=self._residents.limits.ttl_ms, revision=revision))
         return self._packed

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from contract.keys import SLOTS, USER_KEY_HEX_LENGTH
+from contract.table import USER_KEY_HEADER, TableLimits, can_carry_a_key, key_header_of
 from dataplane.gateway.peer_push import AGENT_PEER
 from dataplane.gateway.servers import Server
 
@@ -32,6 +33,7 @@ _PATH = re.compile(r"/[\w./-]{0,100}")
 _PEER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _HTTP_PATH = re.compile(r"/[\w./?=&-]{0,200}")
 _MIN_KEY_BYTES = 16
+_LEAST_FALLBACK_PERCENT = 200
 
 
 class ConfigError(ValueError):
@@ -57,9 +59,9 @@ class GatewayConfig:
     key_id
         Name of the pool key, handed on with the user key.
     bounded_load_percent, retriable_bytes
-        Bound of the last resort in percent of the mean load, and the largest request that is tried again elsewhere. Below 200
-        the survivors of a small fleet may all stand at the bound, as they carry the load of a dead one as well; HAProxy would
-        then choose the dead one again for the retry.
+        Bound of the last resort in percent of the mean load (None: what the table says, but 200 at least), and the largest
+        request that is tried again elsewhere. Below 200 the survivors of a small fleet may all stand at the bound, as they carry
+        the load of a dead one as well; HAProxy would then choose the dead one again for the retry.
     peers
         `name -> address` of all replicas; `local_peer` names this one. Without peers the tables still survive a reload.
     check_path
@@ -70,6 +72,10 @@ class GatewayConfig:
         Sizes of the process; `max_users` bounds the hot-user table.
     ca_file
         Certificates of the authorities that instances which speak TLS are verified by; None: such instances are left out.
+    key_header
+        Header that carries the user key, from callers that have made it and to instances; None: what the table says.
+    said
+        What the table in force says of such values.
     """
 
     pool_key: bytes = field(repr=False)
@@ -78,7 +84,7 @@ class GatewayConfig:
     directory: Path
     id_header: str = "x-user-id"
     key_id: str = ""
-    bounded_load_percent: int = 200
+    bounded_load_percent: int | None = None
     retriable_bytes: int = 32_768
     peers: Mapping[str, str] = field(default_factory=dict)
     local_peer: str = "local"
@@ -94,6 +100,20 @@ class GatewayConfig:
     drain_seconds: int = 60
     master_socket: Path | None = None
     ca_file: Path | None = None
+    key_header: str | None = None
+    said: TableLimits = field(default_factory=TableLimits)
+
+    @property
+    def fallback_percent(self) -> int:
+        """Bound of the fallback hash that is in force."""
+        if self.bounded_load_percent is not None:
+            return self.bounded_load_percent
+        return max(_LEAST_FALLBACK_PERCENT, self.said.bounded_load_percent or 0)
+
+    @property
+    def user_key_header(self) -> str:
+        """Header of the user key that is in force."""
+        return self.key_header or key_header_of(self.said)
 
     @property
     def map_paths(self) -> tuple[Path, Path]:
@@ -116,6 +136,10 @@ def validate(config: GatewayConfig) -> None:
     _matching("id header", config.id_header, _HEADER)
     if config.id_header.lower().startswith("x-gr-"):
         raise ConfigError("id header: names that begin with x-gr- belong to grfleet")
+    if config.key_header is not None:
+        _matching("key header", config.key_header, _HEADER)
+        if not can_carry_a_key(config.key_header):
+            raise ConfigError(f"key header: {config.key_header} is needed for something else")
     if config.key_id:
         _matching("key id", config.key_id, _PEER)
     _matching("bind", config.bind, _BIND)
@@ -139,7 +163,7 @@ def validate(config: GatewayConfig) -> None:
     if config.peers and config.local_peer not in config.peers:
         raise ConfigError(f"local peer: {config.local_peer} is not among the peers")
     for name, value, low, high in (
-        ("bounded load percent", config.bounded_load_percent, 200, 1000),
+        ("bounded load percent", config.fallback_percent, _LEAST_FALLBACK_PERCENT, 1000),
         ("retriable bytes", config.retriable_bytes, 16_384, 1_048_576),
         ("check interval ms", config.check_interval_ms, 50, 60_000),
         ("max connections", config.max_connections, 10, 1_000_000),
@@ -255,18 +279,18 @@ backend {SLOT_TABLE}
 
 
 def _frontend(config: GatewayConfig) -> str:
+    id_header, key_header = config.id_header, config.user_key_header
     pool_key = base64.b64encode(config.pool_key).decode()
     lines = [
         "frontend gr_in",
         f"  bind {config.bind}",
         # The whole value counts: req.hdr would cut at commas.
-        f'  http-request set-var(txn.gr_key) req.fhdr({config.id_header}),hmac(sha256,"{pool_key}"),bytes(0,16),hex,lower'
-        f" if {{ req.fhdr({config.id_header}) -m len gt 0 }}",
-        "  http-request set-var(txn.gr_key) req.fhdr(x-gr-user-key)"
-        f" if !{{ req.fhdr({config.id_header}) -m len gt 0 }} {{ req.fhdr(x-gr-user-key) -m reg ^[0-9a-f]{{32}}$ }}",
-        f"  http-request del-header {config.id_header}",
-        "  http-request del-header x-gr-user-key",
-        "  http-request set-header x-gr-user-key %[var(txn.gr_key)] if { var(txn.gr_key) -m found }",
+        f'  http-request set-var(txn.gr_key) req.fhdr({id_header}),hmac(sha256,"{pool_key}"),bytes(0,16),hex,lower'
+        f" if {{ req.fhdr({id_header}) -m len gt 0 }}",
+        f"  http-request set-var(txn.gr_key) req.fhdr({key_header})"
+        f" if !{{ req.fhdr({id_header}) -m len gt 0 }} {{ req.fhdr({key_header}) -m reg ^[0-9a-f]{{32}}$ }}",
+        *(f"  http-request del-header {name}" for name in dict.fromkeys((id_header, key_header, USER_KEY_HEADER))),
+        f"  http-request set-header {key_header} %[var(txn.gr_key)] if {{ var(txn.gr_key) -m found }}",
     ]
     if config.key_id:
         lines.append(f"  http-request set-header x-gr-key-id {config.key_id} if {{ var(txn.gr_key) -m found }}")
@@ -290,7 +314,7 @@ def _fleet(config: GatewayConfig, servers: tuple[Server, ...]) -> str:
         f"backend {FLEET}",
         "  balance hash var(txn.gr_key)",
         "  hash-type consistent sdbm avalanche",
-        f"  hash-balance-factor {config.bounded_load_percent}",
+        f"  hash-balance-factor {config.fallback_percent}",
     ]
     if config.check_path is not None:
         lines += [f"  option httpchk GET {config.check_path}", "  http-check expect status 200"]

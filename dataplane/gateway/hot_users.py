@@ -1,4 +1,7 @@
-"""Hot users on the command line of `grfleet-gateway`: flags, and the loop that they ask for; off without `--agents`."""
+"""Hot users on the command line of `grfleet-gateway`: flags, and the loop that they ask for; off without `--agents`.
+
+Their number, time and bound are what the pool's table says, but for what a flag says.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,10 @@ import argparse
 import random
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
+from contract.table import TableLimits
 from dataplane.gateway.agents import PERIOD_S, Addresses, ResidencyLoop, UsersFace
 from dataplane.gateway.residents import Residents
 from policies.routing.types import Limits, LoadBound
@@ -36,28 +41,58 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="time between two looks at each agent; default %(default)s",
     )
-    add("--hot-users", type=_between(0, 131_072), default=100_000, metavar="N", help="most overrides; default %(default)s")
+    add("--hot-users", type=_between(0, 131_072), metavar="N", help="most overrides; default: what the table says")
     add(
         "--hot-user-seconds",
         type=_between(1, 86_400),
-        default=300,
         metavar="S",
-        help="how long an override outlives the last that is known of its user; default %(default)s",
+        help="how long an override outlives the last that is known of its user; default: what the table says",
     )
     add(
         "--override-bound-percent",
         type=_between(100, 1000),
-        default=125,
         metavar="N",
-        help="overrides leave an instance no more load than so much of its share; default %(default)s",
+        help="overrides leave an instance no more load than so much of its share; default: what the table says",
     )
     add(
         "--override-bound-floor",
         type=_between(0, 100_000),
-        default=8,
         metavar="N",
-        help="requests in flight below which the bound refuses nobody; default %(default)s",
+        help="requests in flight below which the bound refuses nobody; default: what the table says",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GivenLimits:
+    """Limits of the hot users as far as flags gave them; the table, and after it `Limits`, fills in the rest.
+
+    Attributes
+    ----------
+    room
+        Hot users that there is room for, whatever anybody says.
+    """
+
+    most: float | None = None
+    ttl_s: float | None = None
+    percent: float | None = None
+    floor: float | None = None
+    room: int
+
+    def with_table(self, said: TableLimits) -> Limits:
+        """Return the limits under a table that says this."""
+        usual = Limits()
+        return Limits(
+            most=min(int(_first(self.most, said.hot_users_max, usual.most)), self.room),
+            ttl_ms=1000.0 * _first(self.ttl_s, said.hot_user_seconds, usual.ttl_ms / 1000.0),
+            bound=LoadBound(
+                percent=_first(self.percent, said.bounded_load_percent, usual.bound.percent),
+                floor=_first(self.floor, said.bounded_load_floor, usual.bound.floor),
+            ),
+        )
+
+
+def _first(*values: float | None) -> float:
+    return float(next(value for value in values if value is not None))
 
 
 def loop_of(options: argparse.Namespace, agent: UsersFace, config: Bounded) -> ResidencyLoop | None:
@@ -70,19 +105,21 @@ def loop_of(options: argparse.Namespace, agent: UsersFace, config: Bounded) -> R
     """
     if options.agents is None:
         return None
-    limits = Limits(
-        most=min(int(options.hot_users), config.max_users),
-        ttl_ms=1000.0 * options.hot_user_seconds,
-        bound=LoadBound(percent=options.override_bound_percent, floor=options.override_bound_floor),
+    given = GivenLimits(
+        most=options.hot_users,
+        ttl_s=options.hot_user_seconds,
+        percent=options.override_bound_percent,
+        floor=options.override_bound_floor,
+        room=config.max_users,
     )
     return ResidencyLoop(
         agent,
-        Residents(limits),
+        Residents(given.with_table(TableLimits())),
         Addresses(options.agents),
         monotonic_s=time.monotonic,
         rng=random.Random(),  # only spreads pauses
         period_s=options.agents_seconds,
-        for_ms=limits.ttl_ms,
+        limits_under=given.with_table,
     )
 
 

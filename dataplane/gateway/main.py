@@ -215,6 +215,7 @@ def _config(options: argparse.Namespace) -> GatewayConfig:
         master_socket=_master_socket(options, directory),
         directory=directory,
         id_header=options.id_header,
+        key_header=options.key_header,
         key_id=options.key_id,
         ca_file=Path(options.ca_file).absolute() if options.ca_file else None,
         bounded_load_percent=options.bounded_load_percent,
@@ -282,13 +283,17 @@ def _parser() -> argparse.ArgumentParser:
     add("--run-haproxy", metavar="PROGRAM", help="start this HAProxy too, and end with it; otherwise it is started by others")
     add("--render-only", action="store_true", help="write the files, print the path of haproxy.cfg, and end")
     add("--id-header", default="x-user-id", metavar="NAME", help="request header with the raw user id; default %(default)s")
+    add(
+        "--key-header",
+        metavar="NAME",
+        help="header that carries the user key, from callers that have made it and to instances; default: what the table says",
+    )
     add("--key-id", default="", metavar="ID", help="name of the pool key, handed on to instances as x-gr-key-id")
     add(
         "--bounded-load-percent",
         type=int,
-        default=200,
         metavar="N",
-        help="bound of the fallback hash, 200 or more; default %(default)s",
+        help="bound of the fallback hash, 200 or more; default: what the table says, 200 at least",
     )
     add("--peer", action="append", default=[], metavar="NAME=HOST:PORT", help="a replica, this one included; may be repeated")
     add("--local-peer", default="local", metavar="NAME", help="which of the peers this is; default %(default)s")

@@ -93,8 +93,7 @@ class Residents:
 
     def __init__(self, limits: Limits | None = None) -> None:
         self._limits = limits or Limits()
-        self._rules = BookRules(forget_ms=self._limits.ttl_ms, speculative_ms=self._limits.speculative_ms)
-        self._book = ResidencyBook(self._rules)
+        self._book = ResidencyBook(BookRules(forget_ms=self._limits.ttl_ms, speculative_ms=self._limits.speculative_ms))
         self._instances: dict[str, _Instance] = {}
         self._owners: list[str | None] = []
         self._slots: dict[str, int] = {}
@@ -122,6 +121,20 @@ class Residents:
         share = ROWS_PER_OVERRIDE * self._limits.most // max(1, len(rows))
         self._book.bound(max(LEAST_USERS, min(MAX_USERS, share)))
         self._follow_starts()
+
+    @property
+    def limits(self) -> Limits:
+        """The limits in force."""
+        return self._limits
+
+    def set_limits(self, limits: Limits) -> bool:
+        """Go over to other limits, and say whether they are: the next choice weighs all users; `follow` bounds who is known."""
+        if limits == self._limits:
+            return False
+        self._limits = limits
+        self._book.remember(forget_ms=limits.ttl_ms, speculative_ms=limits.speculative_ms)
+        self._whole_ms = -math.inf
+        return True
 
     def adopt(self, users: Mapping[str, str], *, now_ms: float) -> None:
         """Take the overrides that a gateway holds (user key -> instance uid) for its own, of whatever start of the instances."""

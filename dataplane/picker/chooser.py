@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from contract.keys import SLOTS, slot_of
+from contract.table import TableLimits
 from dataplane.picker.fleet import Endpoint, Fleet
 from policies.routing.bound import caps, first_below
 from policies.routing.types import LoadBound
@@ -26,6 +27,8 @@ class PickLimits(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     bound
         Who is above it gets no new user while another one is below; percent 0 turns it off.
+    percent, floor
+        Parts of the bound that were given and that no table changes; None for what the table says.
     most_in_flight
         With so many on every instance that could take a request, it is shed; 0 sheds nothing.
     endpoints
@@ -35,6 +38,18 @@ class PickLimits(msgspec.Struct, frozen=True, kw_only=True):
     bound: LoadBound = LoadBound()
     most_in_flight: int = 0
     endpoints: int = 3
+    percent: float | None = None
+    floor: float | None = None
+
+    def with_table(self, said: TableLimits) -> PickLimits:
+        """Return the limits under a table that says this."""
+        usual = self.bound
+        percent, floor = said.bounded_load_percent, said.bounded_load_floor
+        bound = LoadBound(
+            percent=self.percent if self.percent is not None else float(percent if percent is not None else usual.percent),
+            floor=self.floor if self.floor is not None else float(floor if floor is not None else usual.floor),
+        )
+        return msgspec.structs.replace(self, bound=bound)
 
 
 class Refused(Exception):
@@ -61,10 +76,14 @@ class Chooser:
     """
 
     def __init__(self, limits: PickLimits, *, rng: random.Random) -> None:
-        self.limits = limits
         self.fleet = Fleet(None)
         self.users: Mapping[str, str] = {}
         self._rng = rng
+        self.set_limits(limits)
+
+    def set_limits(self, limits: PickLimits) -> None:
+        """Choose by other limits from the next request on."""
+        self.limits = limits
         self._room = limits.most_in_flight or math.inf
         self._quiet = min(self._room, limits.bound.floor if limits.bound.percent > 0 else math.inf)
 

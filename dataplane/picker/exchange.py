@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from contract.keys import user_key
+from contract.table import USER_KEY_HEADER
 from dataplane.picker import messages
 from dataplane.picker.chooser import Chooser, Refused
 from dataplane.picker.fleet import Endpoint
@@ -34,19 +35,22 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
         Name of the key, handed on to instances; empty for none.
     honour_echo
         Whether a caller may choose an instance by `x-gr-instance`.
+    key_header
+        Header that carries the user key, from callers that have made it and to instances; None: what the table says.
     """
 
     pool_key: bytes
     id_header: str = "x-user-id"
     key_id: str = ""
     honour_echo: bool = True
+    key_header: str | None = None
 
     def key_of(self, headers: dict[str, bytes]) -> str:
         """Return the user key of a request, empty for one that has no user: of its id, or the one that its caller has made."""
         raw = headers.get(self.id_header, b"").strip(b" \t")
         if raw:
             return user_key(self.pool_key, raw)
-        made = headers.get(messages.USER_KEY, b"")
+        made = headers.get(self.key_header or USER_KEY_HEADER, b"")
         return made.decode() if _KEY.fullmatch(made) else ""
 
 

@@ -20,6 +20,7 @@ import uvloop
 
 from contract.errors import ProtocolViolation
 from contract.sockets import CannotListen
+from contract.table import can_carry_a_key
 from dataplane.agent import logs
 from dataplane.gateway.agents import ResidencyLoop
 from dataplane.gateway.follow import TableSource, source_of
@@ -32,7 +33,6 @@ from dataplane.picker.http2_server import Health, serving
 from dataplane.picker.http2_server import Service as GrpcService
 from dataplane.picker.metrics import probes
 from dataplane.picker.picker import Picker
-from policies.routing.types import LoadBound
 
 log = logging.getLogger("grfleet.picker")
 _HEADER = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
@@ -175,7 +175,16 @@ def _edge(options: argparse.Namespace) -> Edge:
         raise ValueError(f"id header: {id_header[:80]!r} is no name of a header, or one of grfleet's own")
     if options.key_id and re.fullmatch(r"[\x21-\x7e]{1,253}", options.key_id) is None:
         raise ValueError("key id: letters, digits and punctuation only")
-    return Edge(pool_key=pool_key, id_header=id_header, key_id=options.key_id, honour_echo=not options.ignore_choices)
+    key_header = options.key_header.lower() if options.key_header is not None else None
+    if key_header is not None and (_HEADER.fullmatch(key_header) is None or not can_carry_a_key(key_header)):
+        raise ValueError(f"key header: {key_header[:80]!r} is no name of a header, or one that is needed for something else")
+    return Edge(
+        pool_key=pool_key,
+        id_header=id_header,
+        key_id=options.key_id,
+        honour_echo=not options.ignore_choices,
+        key_header=key_header,
+    )
 
 
 def _read_key(path: Path) -> bytes:
@@ -189,12 +198,12 @@ def _read_key(path: Path) -> bytes:
 
 
 def _limits(options: argparse.Namespace) -> PickLimits:
-    if options.bounded_load_percent != 0 and options.bounded_load_percent < 100:
+    percent, floor = options.bounded_load_percent, options.bounded_load_floor
+    if percent is not None and 0 != percent < 100:
         raise ValueError("bounded load percent: 0 for no bound, or 100 and more")
-    if min(options.bounded_load_floor, options.max_in_flight) < 0 or options.endpoints < 1:
+    if min(floor or 0, options.max_in_flight) < 0 or options.endpoints < 1:
         raise ValueError("bounded load floor and max in flight are 0 or more, endpoints 1 or more")
-    bound = LoadBound(percent=float(options.bounded_load_percent), floor=float(options.bounded_load_floor))
-    return PickLimits(bound=bound, most_in_flight=options.max_in_flight, endpoints=options.endpoints)
+    return PickLimits(percent=percent, floor=floor, most_in_flight=options.max_in_flight, endpoints=options.endpoints)
 
 
 def _tls(options: argparse.Namespace) -> ssl.SSLContext | None:
@@ -237,6 +246,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--cluster", default="pool", metavar="NAME", help="Envoy's name of the cluster in that file; default %(default)s")
     add("--id-header", default="x-user-id", metavar="NAME", help="request header with the raw user id; default %(default)s")
+    add(
+        "--key-header",
+        metavar="NAME",
+        help="header that carries the user key, from callers that have made it and to instances; default: what the table says",
+    )
     add("--key-id", default="", metavar="ID", help="name of the pool key, handed on to instances as x-gr-key-id")
     add("--ignore-choices", action="store_true", help="do not let callers choose an instance by x-gr-instance")
     add(
@@ -249,16 +263,14 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--bounded-load-percent",
         type=int,
-        default=125,
         metavar="N",
-        help="bound on an instance's load in percent of the mean, 0 for none; default %(default)s",
+        help="bound on an instance's load in percent of the mean, 0 for none; default: what the table says",
     )
     add(
         "--bounded-load-floor",
         type=int,
-        default=8,
         metavar="N",
-        help="requests in flight below which nobody is over the bound; default %(default)s",
+        help="requests in flight below which nobody is over the bound; default: what the table says",
     )
     add(
         "--max-in-flight",

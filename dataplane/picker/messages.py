@@ -16,11 +16,13 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 from envoy.type.v3 import http_status_pb2
 from google.protobuf import struct_pb2
 
+from contract.table import USER_KEY_HEADER
+
 DESTINATION = "x-gateway-destination-endpoint"
 SERVED = "x-gateway-destination-endpoint-served"
 SUBSET = "x-gateway-destination-endpoint-subset"
 CHOICE_NAMESPACE, SUBSET_NAMESPACE = "envoy.lb", "envoy.lb.subset_hint"
-USER_KEY, KEY_ID, INSTANCE = "x-gr-user-key", "x-gr-key-id", "x-gr-instance"
+KEY_ID, INSTANCE = "x-gr-key-id", "x-gr-instance"
 FULL_DUPLEX = 4
 _ADDRESS_ATTRIBUTE = "upstream.address"
 _ANY_KEY = "0" * 32
@@ -46,14 +48,16 @@ class UserHeaders:
     ----------
     id_header
         Header with the raw id; it goes no further.
+    key_header
+        Header that carries the key.
     """
 
-    def __init__(self, *, id_header: str, key_id: str) -> None:
+    def __init__(self, *, id_header: str, key_id: str, key_header: str = USER_KEY_HEADER) -> None:
         names = {KEY_ID: key_id} if key_id else {}
-        gone = [id_header, INSTANCE]
-        with_user = ext_proc.ProcessingResponse(request_headers=_headers({USER_KEY: _ANY_KEY, **names}, gone))
+        gone = [name for name in dict.fromkeys((id_header, INSTANCE, USER_KEY_HEADER)) if name != key_header]
+        with_user = ext_proc.ProcessingResponse(request_headers=_headers({key_header: _ANY_KEY, **names}, gone))
         self._before, self._after = _serialised(with_user).split(_ANY_KEY.encode())
-        self._without = _serialised(ext_proc.ProcessingResponse(request_headers=_headers({}, [*gone, USER_KEY, KEY_ID])))
+        self._without = _serialised(ext_proc.ProcessingResponse(request_headers=_headers({}, [*gone, key_header, KEY_ID])))
 
     def of(self, user_key: str) -> bytes:
         """Return the part for one user, empty for a request without."""

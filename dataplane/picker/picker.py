@@ -14,7 +14,7 @@ from itertools import islice
 import msgspec
 
 from contract.errors import ProtocolViolation
-from contract.table import RoutingTable
+from contract.table import USER_KEY_HEADER, RoutingTable, TableLimits, key_header_of, limits_of
 from dataplane.gateway.tables import Fence, lineage_of
 from dataplane.picker.chooser import Chooser, PickLimits
 from dataplane.picker.exchange import Counts, Edge, Exchange
@@ -58,10 +58,11 @@ class Picker:
         max_users: int = 100_000,
     ) -> None:
         self.counts, self.tables = Counts(), TableCounts()
-        self.chooser = Chooser(limits, rng=rng)
+        self.chooser = Chooser(limits.with_table(TableLimits()), rng=rng)
         self.max_users = max_users
         self._edge, self._limits, self._monotonic_s = edge, limits, monotonic_s
-        self._headers = UserHeaders(id_header=edge.id_header, key_id=edge.key_id)
+        self._key_header = edge.key_header
+        self._headers = _headers_of(edge)
         self._fence = Fence()
         self._table: RoutingTable | None = None
         self._taken_s: float | None = None
@@ -113,8 +114,17 @@ class Picker:
         self.tables.taken += 1
         self._table, self._taken_s = table, self._monotonic_s()
         self.chooser.fleet = fleet
+        if table.instances:  # a tombstone says nothing of them
+            self._obey(limits_of(table))
         self.on_change()
         return True
+
+    def _obey(self, said: TableLimits) -> None:
+        self.chooser.set_limits(self._limits.with_table(said))
+        header = self._key_header or key_header_of(said)
+        if header != self._edge.key_header:
+            self._edge = msgspec.structs.replace(self._edge, key_header=header)
+            self._headers = _headers_of(self._edge)
 
     @property
     def table(self) -> RoutingTable | None:
@@ -145,3 +155,7 @@ class Picker:
     def unready(self) -> list[str]:
         """Return why it cannot pick, nothing when it can. A withdrawn table is obeyed, so the picker is ready: to say 503."""
         return [] if self._taken_s is not None else ["no routing table yet"]
+
+
+def _headers_of(edge: Edge) -> UserHeaders:
+    return UserHeaders(id_header=edge.id_header, key_id=edge.key_id, key_header=edge.key_header or USER_KEY_HEADER)

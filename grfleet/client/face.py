@@ -8,7 +8,7 @@ import msgspec
 
 from contract.clock import Clock, monotonic_ms
 from contract.errors import Unreachable
-from contract.table import RoutingTable
+from contract.table import USER_KEY_HEADER, RoutingTable
 from contract.view import Pick
 from grfleet.client.errors import InstanceFailed, NoInstance
 from grfleet.client.hedge import HedgeBudget, HedgePolicy, Latencies
@@ -16,7 +16,6 @@ from grfleet.client.keys import KeyRing, PoolKey, hashed
 from grfleet.client.metrics import GuardedMetrics, Metric, Metrics, NoMetrics
 from grfleet.client.router import Router, RouterStatus
 
-USER_KEY_HEADER = "x-gr-user-key"
 KEY_ID_HEADER = "x-gr-key-id"
 INSTANCE_HEADER = "x-gr-instance"
 FAILURES: tuple[type[Exception], ...] = (InstanceFailed, Unreachable, OSError, TimeoutError)
@@ -29,11 +28,12 @@ class Choice(msgspec.Struct, frozen=True):
     instance: Pick
     user_key: str
     key_id: str
+    key_header: str = USER_KEY_HEADER
 
     @property
     def headers(self) -> dict[str, str]:
         """What to send along: gateways and engines read the user's hash, and echo the instance that answered."""
-        names = {USER_KEY_HEADER: self.user_key, KEY_ID_HEADER: self.key_id, INSTANCE_HEADER: self.instance.name}
+        names = {self.key_header: self.user_key, KEY_ID_HEADER: self.key_id, INSTANCE_HEADER: self.instance.name}
         return {name: value for name, value in names.items() if value}
 
 
@@ -108,7 +108,7 @@ class Face:
         router = self.router
         key = self._ring.key_for(router.key_id)
         user_key = hashed(key, user_id)
-        return Choice(router.pick(user_key, exclude=exclude, prefer=prefer), user_key, key.key_id)
+        return Choice(router.pick(user_key, exclude=exclude, prefer=prefer), user_key, key.key_id, router.key_header)
 
     def pick_any(self, *, exclude: Collection[str] = ()) -> Choice:
         """Return where a request without a user goes: by chance, in proportion to the slots that instances own."""
@@ -138,7 +138,7 @@ class Face:
             pick = self.router.pick(choice.user_key, exclude=(choice.instance.name,))
         except NoInstance:
             return None
-        return Choice(pick, choice.user_key, choice.key_id)
+        return Choice(pick, choice.user_key, choice.key_id, choice.key_header)
 
     def hedge_delay_ms(self) -> float | None:
         """After how long a request is sent a second time; None while hedging is off or too little is known."""

@@ -49,7 +49,7 @@ class Overrides:
     """
 
     def __init__(self, *, most: int = DEFAULT_MOST, clock: Clock) -> None:
-        self._most, self._table_most, self._clock = most, DEFAULT_MOST, clock
+        self._most, self._clock = most, clock
         self._lock = threading.Lock()
         self.held = Held({}, {})
 
@@ -58,6 +58,15 @@ class Overrides:
 
     def __contains__(self, user_key: str) -> bool:
         return self.held.holds(user_key, self._clock())
+
+    def bound(self, most: int) -> None:
+        """Keep at most so many from now on; of those in force the last go that are too many."""
+        with self._lock:
+            self._most = most
+            held = self.held
+            if len(held.uids) > most:
+                kept = list(islice(held.uids, most))
+                self.held = Held({key: held.uids[key] for key in kept}, {key: held.ends_ms[key] for key in kept})
 
     def replace(self, chosen: Iterable[OverrideLike]) -> int:
         """Put these in place of all others, in one step; return how many were kept (the first `most` that are not over)."""

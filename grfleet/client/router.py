@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from contract.clock import Clock, in_seconds, monotonic_ms
 from contract.keys import SLOTS, slot_of
-from contract.table import RoutingTable
+from contract.table import RoutingTable, limits_of
 from contract.view import Pick, View
 from grfleet.client.errors import NoInstance
 from grfleet.client.exclusion import ExclusionLimits, Exclusions
@@ -59,8 +59,8 @@ class Router:
         Monotone milliseconds; overrides and exclusions expire by it.
     exclusion : ExclusionLimits
         For how long instances that failed are passed over (`failed`).
-    most_overrides : int
-        Bound of `overrides`.
+    most_overrides : int or None
+        Bound of `overrides`; None for what the table says, `DEFAULT_MOST` where it says nothing.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Router:
         *,
         clock: Clock = monotonic_ms,
         exclusion: ExclusionLimits | None = None,
-        most_overrides: int = DEFAULT_MOST,
+        most_overrides: int | None = None,
     ) -> None:
         self._clock, self._now_s = clock, in_seconds(clock)
         self._lock = threading.Lock()
@@ -76,7 +76,8 @@ class Router:
         self._retired: deque[str] = deque(maxlen=_REMEMBERED_INCARNATIONS)
         self._contact_ms: float | None = None
         self._exclusions = Exclusions(exclusion or ExclusionLimits(), clock=clock)
-        self.overrides = Overrides(most=most_overrides, clock=clock)
+        self._most_overrides = most_overrides
+        self.overrides = Overrides(most=DEFAULT_MOST if most_overrides is None else most_overrides, clock=clock)
 
     @property
     def generation(self) -> int:
@@ -92,6 +93,11 @@ class Router:
     def table(self) -> RoutingTable | None:
         """The table in use."""
         return self._view.table
+
+    @property
+    def key_header(self) -> str:
+        """Request header that carries the user key, by the table in use."""
+        return self._view.key_header
 
     def accept(self, table: RoutingTable, *, incarnation: str = "") -> bool:
         """Use `table` if it is newer than the one in use; say whether it was taken.
@@ -123,6 +129,9 @@ class Router:
                 self._retired.append(now.incarnation)
             self._view = view
             self._exclusions.keep_only(view.serving)
+            if self._most_overrides is None and not view.withdrawn:
+                said = limits_of(table).hot_users_max
+                self.overrides.bound(DEFAULT_MOST if said is None else said)
         return True
 
     def heard(self) -> None:

@@ -85,6 +85,10 @@ class ResidencyBook:
         """Keep at most so many users of an instance from its next report on."""
         self._rules = msgspec.structs.replace(self._rules, most_per_instance=most_per_instance)
 
+    def remember(self, *, forget_ms: float, speculative_ms: float) -> None:
+        """Keep what is known for other times from now on."""
+        self._rules = msgspec.structs.replace(self._rules, forget_ms=forget_ms, speculative_ms=speculative_ms)
+
     def report(
         self,
         *,

@@ -6,7 +6,7 @@ import json
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -208,15 +208,19 @@ class Gateway:
         users: int = 400,
         pause_s: float = 0.002,
         keys: Mapping[str, set[str]] | None = None,
+        key_headers: Collection[str] = ("x-gr-user-key",),
     ) -> AsyncIterator[Load]:
         """Ask all through the block; `allowed(key)` names the instances that may answer a user, asked before and after.
 
-        `keys` names the keys that an instance may see of each user; by default that of the pool.
+        `keys` names the keys that an instance may see of each user; by default that of the pool. `key_headers` may carry them.
         """
         load, ended = Load(), asyncio.Event()
         keys = keys or {f"user-{i}": {user_key(POOL_KEY, f"user-{i}")} for i in range(users)}
         names = list(keys)
-        tasks = [asyncio.create_task(self._call(load, ended, allowed, names[i::callers], keys, pause_s)) for i in range(callers)]
+        tasks = [
+            asyncio.create_task(self._call(load, ended, allowed, names[i::callers], keys, key_headers, pause_s))
+            for i in range(callers)
+        ]
         try:
             yield load
         finally:
@@ -230,6 +234,7 @@ class Gateway:
         allowed: Callable[[str], set[str]],
         users: Sequence[str],
         keys: Mapping[str, set[str]],
+        key_headers: Collection[str],
         pause_s: float,
     ) -> None:
         caller, number = Caller(self.port), 0
@@ -243,7 +248,7 @@ class Gateway:
                 answer = await caller.get({self.config.id_header: user})
                 if answer.status != 200:
                     load.failed.append(f"{answer.status} for {key}")
-                elif answer.me != answer.instance or answer.seen["x-gr-user-key"] not in keys[user]:
+                elif answer.me != answer.instance or not keys[user] & {answer.seen.get(name) for name in key_headers}:
                     load.wrong.append(f"{key}: {answer.me} answered, {answer.instance} is named")
                 elif answer.me not in before | allowed(key):
                     load.wrong.append(f"{key}: {answer.me} answered, one of {sorted(before | allowed(key))} should have")

@@ -13,12 +13,14 @@ from gateway_world import free_port, row, table
 from contract.agent import PREFIX
 from contract.keys import slot_of
 from contract.residency import OVERRIDES_PATH, InstanceLoad, OverrideTable, ResidencyReport, UserState, unpack_overrides
-from contract.table import RoutingTable, TableInstance
+from contract.table import RoutingTable, TableInstance, TableLimits
 from dataplane.agent.http_server import Answer, Handler, Request, serving
 from dataplane.gateway.agents import Addresses, ResidencyLoop
 from dataplane.gateway.health import route_of
+from dataplane.gateway.hot_users import GivenLimits
 from dataplane.gateway.residency_metrics import ResidencyMetrics
 from dataplane.gateway.residents import Residents, ResidentsView
+from policies.routing.types import Limits, LoadBound
 
 KEY = next(f"{n:032x}" for n in range(99) if slot_of(f"{n:032x}") % 2 == 0)  # its slot is a's
 
@@ -93,7 +95,7 @@ async def world(folder: Path) -> AsyncIterator[World]:
             Addresses(str(folder / "agents.json")),
             monotonic_s=lambda: made.now_s,
             rng=random.Random(1),
-            for_ms=5000.0,
+            limits_under=GivenLimits(room=100).with_table,
         )
         made = World(gateway, agents, loop)
         stack.push_async_callback(loop.aclose)
@@ -188,13 +190,44 @@ async def test_clients_are_told_what_differs_from_what_they_have(tmp_path: Path)
         await here.round()
         first = await handler.answer(Request("GET", OVERRIDES_PATH, "", b""))
         told = msgspec.json.decode(first.body, type=OverrideTable)
-        assert (unpack_overrides(told), told.for_ms) == ({KEY: "uid-b"}, 5000.0)
+        assert (unpack_overrides(told), told.for_ms) == ({KEY: "uid-b"}, 300_000.0)
         known = f"known={told.revision}"
         assert (await handler.answer(Request("GET", OVERRIDES_PATH, known, b""))).status == 204
         here.agents["b"].states, here.agents["b"].cursor = [UserState(key=KEY)], 2
         await here.round()
         then = await handler.answer(Request("GET", OVERRIDES_PATH, known, b""))
         assert unpack_overrides(msgspec.json.decode(then.body, type=OverrideTable)) == {}
+
+
+async def test_limits_of_a_new_table_are_obeyed_in_its_first_round_and_told_to_clients(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        here.agents["b"].states = [UserState(key=KEY, tokens_hbm=3000)]
+        await here.round()
+        handler = route_of(None, here.loop)("GET", OVERRIDES_PATH)  # type: ignore[arg-type]  # only overrides are asked
+        assert isinstance(handler, Handler)
+
+        async def told_under(limits: TableLimits, generation: int, known: str) -> OverrideTable:
+            wanted = table(generation, [row(name, 9000) for name in "ab"])
+            here.gateway.table = msgspec.structs.replace(wanted, limits=limits)
+            await here.round(ask=False)
+            return msgspec.json.decode(
+                (await handler.answer(Request("GET", OVERRIDES_PATH, known, b""))).body, type=OverrideTable
+            )
+
+        shorter = await told_under(TableLimits(hot_user_seconds=5), 2, "")
+        assert (unpack_overrides(shorter), shorter.for_ms) == ({KEY: "uid-b"}, 5000.0)
+        off = await told_under(TableLimits(hot_users_max=0), 3, f"known={shorter.revision}")
+        assert (unpack_overrides(off), here.gateway.users) == ({}, {})
+
+
+def test_a_flag_wins_over_the_table_and_what_nobody_says_is_as_usual() -> None:
+    said = TableLimits(hot_users_max=1_000_000, hot_user_seconds=60, bounded_load_percent=150, bounded_load_floor=2)
+    by_table = GivenLimits(room=131_072).with_table(said)
+    assert (by_table.most, by_table.ttl_ms) == (131_072, 60_000.0)
+    assert by_table.bound == LoadBound(percent=150, floor=2)
+    by_flags = GivenLimits(most=0, ttl_s=5, percent=300, floor=0, room=131_072).with_table(said)
+    assert (by_flags.most, by_flags.ttl_ms, by_flags.bound) == (0, 5000.0, LoadBound(percent=300, floor=0))
+    assert GivenLimits(room=131_072).with_table(TableLimits()) == Limits()
 
 
 @pytest.mark.parametrize(

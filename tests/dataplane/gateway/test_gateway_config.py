@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from gateway_world import row, table
 
+from contract.table import TableLimits
 from dataplane.gateway.config import ConfigError, GatewayConfig, mark_of, render, render_maps
 from dataplane.gateway.servers import servers_of
 from testbed.debian import Tree
@@ -23,8 +24,9 @@ BASE = GatewayConfig(
         {"check_path": "/gr/v1/ready", "metrics_bind": "127.0.0.1:1235", "key_id": "k1"},
         {"peers": {"a": "127.0.0.1:1236", "b": "127.0.0.1:1237"}, "local_peer": "a"},
         {"honour_echo": False, "id_header": "X-Account", "threads": 2, "bind": "[::1]:1234"},
+        {"id_header": "x-member", "said": TableLimits(key_header="x-member", bounded_load_percent=1000)},
     ],
-    ids=["plain", "checked", "peers", "others"],
+    ids=["plain", "checked", "peers", "others", "said by the table"],
 )
 def test_haproxy_takes_the_file_without_a_warning(haproxy: Tree, short_folder: Path, changes: dict[str, object]) -> None:
     config = replace(BASE, directory=short_folder, admin_socket=short_folder / "a.sock", **changes)  # type: ignore[arg-type]  # see above
@@ -61,6 +63,8 @@ def test_haproxy_takes_the_file_without_a_warning(haproxy: Tree, short_folder: P
         {"peers": {"a": "127.0.0.1:1"}, "local_peer": "b"},
         {"peers": {"a": "x y"}, "local_peer": "a"},
         {"bounded_load_percent": 199},
+        {"key_header": "a b"},
+        {"key_header": "host"},
         {"retriable_bytes": 100},
         {"threads": 0},
         {"drain_seconds": 0},
@@ -91,3 +95,31 @@ def test_the_mark_of_a_configuration_changes_with_it_and_not_with_the_servers(ch
     assert mark_of(replace(BASE, **changes)) != mark_of(BASE)  # type: ignore[arg-type]  # values are the test's own
     _, servers, _ = servers_of([row("a", 81)])
     assert f"  description {mark_of(BASE)}\n" in render(BASE, servers)
+
+
+@pytest.mark.parametrize(
+    ("flag", "said", "percent"), [(None, None, 200), (None, 125, 200), (None, 300, 300), (250, 300, 250), (None, 1000, 1000)]
+)
+def test_the_bound_of_the_fallback_is_the_flag_or_what_the_table_says_but_never_below_200(
+    flag: int | None, said: int | None, percent: int
+) -> None:
+    config = replace(BASE, bounded_load_percent=flag, said=TableLimits(bounded_load_percent=said))
+    assert f"  hash-balance-factor {percent}\n" in render(config)
+    assert (mark_of(config) == mark_of(BASE)) == (percent == 200)
+
+
+@pytest.mark.parametrize(
+    ("flag", "said", "header"),
+    [
+        (None, "x-member", "x-member"),
+        ("x-flag", "x-member", "x-flag"),
+        (None, "host", "x-gr-user-key"),
+        (None, None, "x-gr-user-key"),
+    ],
+)
+def test_the_user_key_travels_in_one_header_and_no_other_comes_through(flag: str | None, said: str | None, header: str) -> None:
+    text = render(replace(BASE, key_header=flag, said=TableLimits(key_header=said)))
+    assert f"  http-request set-header {header} %[var(txn.gr_key)]" in text
+    assert text.count("set-header x-") == 2, "the key, and the instance of the answer"
+    for gone in (header, "x-gr-user-key", BASE.id_header):
+        assert f"  http-request del-header {gone}\n" in text

@@ -5,10 +5,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from gateway_world import POOL_KEY, Gateway, table, until
 
 from contract.keys import user_key
+from contract.table import TableLimits
 from dataplane.gateway.agent import GatewayAgent
 from dataplane.gateway.config import ConfigError
 from dataplane.gateway.main import follow_key
@@ -82,3 +84,37 @@ async def test_a_configuration_that_is_none_is_refused_and_the_one_before_stays(
         gateway.agent.reconfigure(replace(gateway.config, pool_key=b"short"))
     assert gateway.agent.config == gateway.config
     assert (gateway.config.directory / "haproxy.cfg").read_text() == before
+
+
+async def test_a_new_generation_brings_another_bound_and_key_header_to_haproxy_and_costs_no_answer(
+    make: Callable[..., Gateway],
+) -> None:
+    gateway = await started(make)
+    gateway.agent.set_users({user_key(POOL_KEY, f"hot{i}"): "uid-a" for i in range(20)})
+    await gateway.settle()
+    config = gateway.config.directory / "haproxy.cfg"
+    assert "hash-balance-factor 200\n" in config.read_text()
+    second = msgspec.structs.replace(
+        table(2, gateway.rows("a", "b", "c")), limits=TableLimits(bounded_load_percent=125, bounded_load_floor=2, hot_users_max=5)
+    )
+    await gateway.offer(second)  # nothing of this stands in HAProxy's file
+    third = msgspec.structs.replace(
+        table(3, gateway.rows("a", "b", "c")), limits=TableLimits(bounded_load_percent=300, key_header="x-member-key")
+    )
+    async with gateway.load(lambda key: {"a", "b", "c"}, key_headers={"x-gr-user-key", "x-member-key"}) as load:
+        await asyncio.sleep(0.1)
+        assert gateway.agent.counts.reloads == 0
+        await gateway.offer(third)
+        await until(lambda: gateway.agent.counts.restarts_seen == 1 and not gateway.agent.view().haproxy_outdated)
+        await asyncio.sleep(0.1)
+    assert (load.failed, load.wrong) == ([], [])
+    assert gateway.agent.counts.reloads == 1
+    assert "hash-balance-factor 300\n" in config.read_text()
+    key = user_key(POOL_KEY, "hot1")
+    named = await gateway.ask("hot1", x_gr_user_key="0" * 32)
+    assert (named.me, named.seen["x-member-key"], "x-gr-user-key" in named.seen) == ("a", key, False)
+    assert (await gateway.ask("", x_member_key=key)).me == "a", "a key that the caller has made comes in the same header"
+    await gateway.stop_agent()  # as if it were killed: HAProxy goes on by what the last generation said
+    assert (await gateway.ask("hot1")).seen["x-member-key"] == key
+    gateway.agent.offer(table(9, []))
+    assert "hash-balance-factor 300\n" in config.read_text(), "a tombstone says nothing of it"

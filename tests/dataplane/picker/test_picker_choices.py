@@ -3,13 +3,14 @@
 import random
 from collections.abc import Iterable
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from contract.errors import ProtocolViolation
 from contract.keys import SLOTS, slot_of, user_key
-from contract.table import InstanceState, RoutingTable, TableInstance, pack_slots
+from contract.table import InstanceState, RoutingTable, TableInstance, TableLimits, pack_slots
 from contract.view import View
 from dataplane.picker.chooser import Chooser, PickLimits, Refused
 from dataplane.picker.endpoints_file import assignment_of
@@ -207,3 +208,28 @@ def test_a_view_and_a_fleet_agree_on_every_slot() -> None:
     table = table_of([row(name) for name in "abc"])
     view, fleet = View(table), Fleet(table)
     assert all(fleet.first(slot)[0].name == view.owners[slot].name for slot in range(SLOTS))  # type: ignore[union-attr]  # all are owned
+
+
+def test_the_bound_of_a_table_is_in_force_at_once_and_a_flag_wins_over_it() -> None:
+    def bound_of(limits: PickLimits) -> LoadBound:
+        one = picker(limits=limits)
+        one.offer(table_of([row("a"), row("b")]))
+        second = table_of([row("a"), row("b")], generation=2)
+        one.offer(msgspec.structs.replace(second, limits=TableLimits(bounded_load_percent=300, bounded_load_floor=0)))
+        one.offer(RoutingTable(generation=3, instances=[], slots=pack_slots([0xFFFF] * SLOTS)))  # a tombstone says nothing
+        return one.chooser.limits.bound
+
+    assert bound_of(PickLimits()) == LoadBound(percent=300, floor=0)
+    assert bound_of(PickLimits(percent=0)) == LoadBound(percent=0, floor=0)
+    assert bound_of(PickLimits(percent=150, floor=4)) == LoadBound(percent=150, floor=4)
+
+
+def test_a_floor_that_a_table_lowers_spreads_the_next_request() -> None:
+    one = picker()
+    one.offer(table_of([row("a"), row("b")]))
+    owner, second = one.chooser.choose(KEYS[0])
+    owner.in_flight = 3
+    assert one.chooser.choose(KEYS[0])[0] is owner
+    lower = msgspec.structs.replace(table_of([row("a"), row("b")], generation=2), limits=TableLimits(bounded_load_floor=1))
+    one.offer(lower)
+    assert one.chooser.choose(KEYS[0])[0] is second

@@ -4,6 +4,7 @@ import random
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import ProcessingMode
 from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contract.keys import SLOTS, user_key
-from contract.table import InstanceState, RoutingTable, TableInstance, pack_slots
+from contract.table import InstanceState, RoutingTable, TableInstance, TableLimits, pack_slots
 from dataplane.picker import messages
 from dataplane.picker.chooser import PickLimits
 from dataplane.picker.exchange import Edge, Exchange
@@ -183,3 +184,18 @@ def test_nothing_but_the_picker_imports_what_grpc_needs() -> None:
     assert [path for path in files if foreign.search(path.read_text())] == []
     processor = root / "dataplane" / "picker"
     assert not [path for path in processor.glob("*.py") if re.search(r"^import grpc\b", path.read_text(), re.M)]
+
+
+def test_the_key_comes_and_goes_in_the_header_that_the_table_names_unless_a_flag_names_one() -> None:
+    key = user_key(POOL_KEY, "ann")
+    for edge, header in (({}, "x-member"), ({"key_header": "x-flag"}, "x-flag")):
+        one = picker(**edge)
+        table = one.table
+        assert table is not None
+        one.offer(msgspec.structs.replace(table, generation=2, limits=TableLimits(key_header="x-member")))
+        for headers in ({"x_user_id": b"ann"}, {header.replace("-", "_"): key.encode()}):
+            mutation = answered(one.exchange(), request(**headers)).request_headers.response.header_mutation
+            assert {each.header.key: each.header.raw_value.decode() for each in mutation.set_headers}[header] == key
+            assert "x-gr-user-key" in mutation.remove_headers
+        nobody = answered(one.exchange(), request(x_gr_user_key=key.encode())).request_headers.response.header_mutation
+        assert header in nobody.remove_headers, "a key in another header is nobody's"

@@ -6,6 +6,7 @@ import random
 import threading
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from client_tables import SECRET, HandClock, even, key_in_slot_of, table, tombstone
 from hypothesis import given
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from contract.errors import ProtocolViolation
 from contract.keys import SLOTS, slot_of, user_key
-from contract.table import NOBODY, InstanceState
+from contract.table import NOBODY, InstanceState, TableLimits
 from grfleet.client import ExclusionLimits, NoInstance, Router
 
 KEY = user_key(SECRET, "somebody")
@@ -353,3 +354,19 @@ def test_a_pick_waits_for_nobody() -> None:
 def test_the_slot_of_a_key_is_the_contract_s() -> None:
     router = router_of()
     assert router.pick(KEY).name == "abc"[slot_of(KEY) % 3]
+
+
+def test_the_table_bounds_overrides_and_names_the_header_unless_the_caller_bounds_them() -> None:
+    clock = HandClock()
+    limited = msgspec.structs.replace(table(1, "ab"), limits=TableLimits(hot_users_max=3, key_header="x-member"))
+    by_table, by_caller = Router(clock=clock), Router(clock=clock, most_overrides=5)
+    for router in (by_table, by_caller):
+        router.overrides.replace([override(f"{n:032x}", "uid-a", 1e9) for n in range(9)])
+        router.accept(limited)
+        assert router.key_header == "x-member"
+    assert (len(by_table.overrides), len(by_caller.overrides)) == (3, 5)
+    by_table.overrides.put(f"{99:032x}", "uid-a", until_ms=1e9)
+    assert len(by_table.overrides) <= 3
+    by_table.accept(table(2, "ab"))  # of an operator that says nothing
+    assert by_table.overrides.replace([override(f"{n:032x}", "uid-a", 1e9) for n in range(9)]) == 9
+    assert by_table.key_header == "x-gr-user-key"
