@@ -283,7 +283,7 @@ def _served(
         ttl_ms=_length_ms("--ttl", ttl) if ttl is not None else None,
         emb_version_ms=every_ms,
         max_emb_lag=most,
-        routing=served.RoutingName(routing.value) if routing is not None else None,
+        routing=routing,
         lives=tuple(_parsed("--life", served.life_of, each) for each in lives),
     )
 

@@ -10,7 +10,7 @@ _REQUESTS, _FLEET = "The requests", "The fleet, where the manifest does not say 
 
 
 class RoutingName(StrEnum):
-    """Routings that decide as time goes by; the names are those of `grfleet.simulate.served`."""
+    """Routings that decide as time goes by; `table` is the operator's loop."""
 
     TABLE = "table"
     RANDOM = "random"

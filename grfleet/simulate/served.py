@@ -7,12 +7,12 @@ that come and go. The run of a policy and that of its baseline have all of it in
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 from crds.routing_policy import RoutingPolicySpec
 from crds.types import parse_quantity
 from grfleet.durations import length_ms
 from grfleet.simulate.errors import BadInput
+from grfleet.simulate.options import RoutingName
 from grfleet.simulate.translate import STANDS_STILL, Fleet
 from policies.routing.table import ChurnBudget
 from policies.routing.types import LoadBound
@@ -35,17 +35,6 @@ _OPTIONS = {
 }
 _VERSIONS = re.compile(r"([^:]+)(?::([0-9]{1,6}))?")
 _TIMES = {"joins": "joins_ms", "drains": "drains_ms", "dies": "dies_ms", "noticed": "noticed_ms"}
-
-
-class RoutingName(StrEnum):
-    """Routings that decide as time goes by; `table` is the operator's loop."""
-
-    TABLE = "table"
-    RANDOM = "random"
-    LEAST_LOADED = "least-loaded"
-    BOUNDED_HASH = "bounded-hash"
-    SCORE = "score"
-    OVERRIDES = "overrides"
 
 
 @dataclass(frozen=True, kw_only=True)
