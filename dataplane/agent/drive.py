@@ -18,11 +18,15 @@ MAX_WRITES = 3
 
 
 class Driven(msgspec.Struct, frozen=True, kw_only=True):
-    """What one round of writes did: the split in force afterwards, the answers, and what went wrong."""
+    """What one round of writes did: the split in force afterwards, the answers, and what went wrong.
+
+    `waits` says that the target was held back until gateways have heard of it.
+    """
 
     split: SplitState
     statuses: list[str] = []
     fault: NoReading | None = None
+    waits: bool = False
 
     @property
     def moved(self) -> bool:

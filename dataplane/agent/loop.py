@@ -40,6 +40,7 @@ from dataplane.agent.report import Known, Verdict
 from dataplane.agent.residency import ResidencyShelf, load_of
 from dataplane.agent.view import blind_observation, observation_of, policy_intent
 from dataplane.agent.window import Window
+from dataplane.agent.withdraw import Withdrawal
 from policies.allocation.apply import refill_cap
 from policies.allocation.strategy import decide
 from policies.allocation.types import AllocationIntent, AllocationState, Decision, Observation
@@ -98,6 +99,7 @@ class Agent:
         )
         self._window = Window()
         self._residency = ResidencyShelf(engine, monotonic_s=monotonic_s)
+        self._withdrawal = Withdrawal(self._residency)
         self._state = AllocationState()
         self._known = Known()
         self._observation: Observation | None = None
@@ -262,9 +264,12 @@ class Agent:
     async def _drive(self, reading: Reading | NoReading, decision: Decision, verdict: Verdict, now_ms: float) -> Driven | None:
         """Bring the split towards the target, or only adopt what is in force when nothing may move."""
         if isinstance(reading, NoReading):
+            self._withdrawal.lapse(now_ms=now_ms)
             return None
         split, describe = reading.now.split, reading.describe
-        target = decision.target_emb_bytes if verdict.may_drive else None
+        target = self._target(reading, decision, now_ms) if verdict.may_drive else None
+        if target is None:
+            self._withdrawal.lapse(now_ms=now_ms)
         held = self._intents.current
         refill = held.spec.refill if held is not None else None
         calmer = decision.refill_link_percent if decision.refill_link_percent is not None else 100.0
@@ -283,10 +288,16 @@ class Agent:
             else 0,
             now_ms=now_ms,
         )
+        if target is not None and target != decision.target_emb_bytes:
+            driven = msgspec.structs.replace(driven, waits=True)
         self._known.split = driven.split
         for status in driven.statuses:
             self.metrics.writes.labels(status=status).inc()
         return driven
+
+    def _target(self, reading: Reading, decision: Decision, now_ms: float) -> int | None:
+        """Where the split may be driven to now, as users that a smaller KV cache loses are withdrawn from gateways first."""
+        return self._withdrawal.target(reading, decision, may_use_bytes=self._may_use_bytes(reading), now_ms=now_ms)
 
     def _conclude(self, reading: Reading | NoReading, decision: Decision, verdict: Verdict, driven: Driven | None) -> None:
         """Record the round and show it in logs and counters; status and gauges are read off when somebody asks."""

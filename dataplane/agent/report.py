@@ -112,6 +112,7 @@ def record(
         ("kernel", decision.kernel or None),
         ("assumedPrices", [price.value for price in costs.assumed] if costs is not None and costs.assumed else None),
         ("answers", driven.statuses if driven is not None and driven.statuses else None),
+        ("waitsForGateways", True if driven is not None and driven.waits else None),
         ("restarted", True if isinstance(reading, Reading) and reading.restarted else None),
         ("emptied", True if isinstance(reading, Reading) and reading.emptied else None),
     ):

@@ -3,13 +3,14 @@
 The agent keeps the last changes in the order in which they came, so that several gateways, each at its own cursor, cost the
 engine one call. Cursors are the engine's own and survive a restart of the agent. A new start of the engine, or an answer that
 begins anew, makes every older cursor begin anew too. With nobody asking, nothing is read.
+While the KV cache is about to shrink, users beyond what it will hold are not claimed any more, as if the engine had said so.
 """
 
 import asyncio
 import logging
 import struct
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
 
 import msgspec
@@ -54,6 +55,9 @@ class ResidencyShelf:
         self._cursor = 0
         self._floor = 0
         self._changes: OrderedDict[bytes, bytes] = OrderedDict()  # packed: half the memory of five thousand objects
+        self._asked_s: float | None = None
+        self._bound_tokens: int | None = None
+        self._withdrawn: frozenset[bytes] = frozenset()
 
     async def report(self, cursor: int, *, uid: str, load: InstanceLoad) -> ResidencyReport | None:
         """Return what changed after a cursor; None from an engine that does not tell, or has not yet.
@@ -66,7 +70,7 @@ class ResidencyShelf:
             What else is known of the engine; handed on, but not `reachable` when the engine does not answer here.
         """
         async with self._reading:
-            now_s = self._monotonic_s()
+            self._asked_s = now_s = self._monotonic_s()
             if self._read_s is None or now_s - self._read_s >= self._period_s:
                 self._read_s = now_s
                 await self._read(now_s)
@@ -83,18 +87,36 @@ class ResidencyShelf:
             load=load if self._answers else msgspec.structs.replace(load, reachable=False),
         )
 
+    def bound_to(self, tokens: int | None) -> None:
+        """From the next reading on, which comes when somebody asks, claim no more tokens in HBM than that; None: all there are.
+
+        Whom an LRU cache of that size would not hold is told as without state in HBM, until the bound is lifted: then what the
+        engine says of them is told again. Both are told with the next cursor of the engine, so a reader misses neither.
+        """
+        if tokens != self._bound_tokens:
+            self._bound_tokens, self._read_s = tokens, None
+
+    def heard_within(self, seconds: float) -> bool:
+        """Whether somebody asked so lately, of an engine that tells."""
+        told = self._told and self._cursor > 0 and self._asked_s is not None
+        return told and self._monotonic_s() - (self._asked_s or 0.0) <= seconds
+
     def _since(self, cursor: int) -> tuple[int, list[UserState]]:
         now_s = self._monotonic_s()
         if self._floor <= cursor <= self._cursor:
             fresh: list[UserState] = []
             for key, change in reversed(self._changes.items()):
-                sequence, state = _unpacked(key, change, now_s)
+                sequence, state = self._told_of(key, change, now_s)
                 if sequence <= cursor:
                     break
                 fresh.append(state)
             return cursor, fresh
-        every = (_unpacked(key, change, now_s)[1] for key, change in reversed(self._changes.items()))
+        every = (self._told_of(key, change, now_s)[1] for key, change in reversed(self._changes.items()))
         return 0, list(islice((state for state in every if not state.gone), KEPT))
+
+    def _told_of(self, key: bytes, change: bytes, now_s: float) -> tuple[int, UserState]:
+        sequence, state = _unpacked(key, change, now_s)
+        return sequence, msgspec.structs.replace(state, tokens_hbm=0) if key in self._withdrawn else state
 
     async def _read(self, now_s: float) -> None:
         try:
@@ -111,6 +133,7 @@ class ResidencyShelf:
             self._take(report, now_s)
 
     def _take(self, report: ResidencyReport, now_s: float) -> None:
+        goes_on = report.cursor != self._cursor or report.start_id != self._start_id
         began_anew = (report.start_id, report.generation, report.since) != (self._start_id, self._generation, self._cursor)
         self._start_id, self._generation, self._cursor = report.start_id, report.generation, report.cursor
         if began_anew or not self._floor:
@@ -120,8 +143,40 @@ class ResidencyShelf:
             key = bytes.fromhex(state.key)
             self._changes[key] = _packed(report.cursor, now_s, state)
             self._changes.move_to_end(key)
+        if goes_on:
+            self._withdraw()
         while len(self._changes) > KEPT:
             self._floor = _CHANGE.unpack(self._changes.popitem(last=False)[1])[0]
+
+    def _withdraw(self) -> None:
+        """Bring claims to the bound; whoever changes sides counts as changed at this reading."""
+        if self._bound_tokens is None and not self._withdrawn:
+            return
+        beyond: frozenset[bytes] = frozenset()
+        if self._bound_tokens is not None:
+            changes = ((key, _CHANGE.unpack(change)) for key, change in self._changes.items())
+            beyond = beyond_lru(((key, used_s, hbm) for key, (_, used_s, hbm, _, _) in changes), tokens=self._bound_tokens)
+        for key in beyond ^ self._withdrawn:
+            if key in self._changes:
+                self._changes[key] = _CHANGE.pack(self._cursor, *_CHANGE.unpack(self._changes[key])[1:])
+                self._changes.move_to_end(key)
+        self._withdrawn = beyond
+
+
+def beyond_lru(states: Iterable[tuple[bytes, float, int]], *, tokens: int) -> frozenset[bytes]:
+    """Return the keys that a least-recently-used cache of so many tokens would not hold.
+
+    Parameters
+    ----------
+    states
+        Key, time of last use and tokens of each; those without tokens are not among the result.
+    """
+    held = sorted((state for state in states if state[2] > 0), key=lambda state: state[1], reverse=True)
+    for at, (_, _, size) in enumerate(held):
+        tokens -= size
+        if tokens < 0:
+            return frozenset(key for key, _, _ in held[at:])
+    return frozenset()
 
 
 def _packed(sequence: int, now_s: float, state: UserState) -> bytes:

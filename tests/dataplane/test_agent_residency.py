@@ -86,6 +86,8 @@ steps = st.one_of(
     *[st.tuples(st.just("rank"), st.integers(0, USERS - 1))] * 6,
     *[st.tuples(st.just("read"), st.integers(0, 1))] * 4,
     st.tuples(st.just("evict"), st.integers(0, USERS - 1)),
+    st.tuples(st.just("bound"), st.integers(0, 200)),
+    st.tuples(st.just("unbound"), st.just(0)),
     st.tuples(st.just("empty"), st.just(0)),
     st.tuples(st.just("engine restarts"), st.just(0)),
     st.tuples(st.just("agent restarts"), st.just(0)),
@@ -107,6 +109,10 @@ async def test_readers_know_what_the_engine_holds_whoever_restarts(log: list[tup
                 await readers[who].read(shelf)
             case "evict":
                 source.core.evict([user(who)])
+            case "bound":
+                shelf.bound_to(who)
+            case "unbound":
+                shelf.bound_to(None)
             case "empty":
                 source.core.invalidate(engine.InvalidateRequest(everything=True))
             case "engine restarts":
@@ -117,6 +123,8 @@ async def test_readers_know_what_the_engine_holds_whoever_restarts(log: list[tup
                 source.silent = True
                 await readers[0].read(shelf)
                 source.silent = False
+    shelf.bound_to(None)
+    source.rank(0)
     source.now += 1e6
     source.core.advance(source.now)
     clock.advance(2.0)
