@@ -11,16 +11,13 @@ from collections.abc import Callable
 
 import httpx
 
-from contract.backoff import Backoff
 from contract.clock import Clock, monotonic_ms
 from contract.errors import ProtocolViolation
 from contract.table_sources.kubernetes_api import KubernetesSource
 from contract.table_sources.sources import Sighting, Sleep, Source
+from contract.table_sources.unbroken import unbroken
 from grfleet.client.metrics import GuardedMetrics, Metric, Metrics, NoMetrics
 from grfleet.client.router import Router
-
-WORKED_MS = 10_000.0
-"""A source that held out for so long worked; a shorter session that brought no new table is as good as a failure."""
 
 
 async def follow(
@@ -58,32 +55,24 @@ async def keep_current(
     clock: Clock = monotonic_ms,
 ) -> None:
     """Feed `router` from a source until cancelled; as `follow`, which does it for the Kubernetes API."""
-    backoff = Backoff(rng or random.Random())
     counted = GuardedMetrics(metrics or NoMetrics())
 
     def tell(message: str) -> None:
         counted.count(Metric.SOURCE_PROBLEMS)
         with contextlib.suppress(Exception):
-            on_problem(message)
+            on_problem(f"{source.label}: {message}, keeping generation {router.generation}")
 
-    while True:
-        began_ms = clock()
-        try:
-            async with contextlib.aclosing(source.sightings()) as sightings:
-                async for sighting in sightings:
-                    if _use(router, sighting, counted, source.label, tell):
-                        backoff.reset()
-        except Exception as error:
-            # Whatever it is, an end of the following would freeze the table without a word.
-            tell(f"{source.label}: {_said(error)}, keeping generation {router.generation}")
-        if clock() - began_ms >= WORKED_MS:
-            backoff.reset()
-        await sleep(backoff.pause_s())
+    async with contextlib.aclosing(unbroken(source, rng=rng or random.Random(), sleep=sleep, clock=clock)) as sightings:
+        async for sighting in sightings:
+            try:
+                _use(router, sighting, counted, tell)
+            except Exception as error:  # a mistake of ours with one table must not be the end of the following
+                tell(type(error).__name__)
 
 
-def _use(router: Router, sighting: Sighting, counted: Metrics, label: str, tell: Callable[[str], None]) -> bool:
-    """Hand a sighting on; say whether the router took a table from it."""
-    problem, taken = sighting.problem, False
+def _use(router: Router, sighting: Sighting, counted: Metrics, tell: Callable[[str], None]) -> None:
+    """Hand a sighting on."""
+    problem = sighting.problem
     if sighting.table is not None:
         try:
             taken = router.accept(sighting.table, incarnation=sighting.incarnation)
@@ -93,17 +82,7 @@ def _use(router: Router, sighting: Sighting, counted: Metrics, label: str, tell:
             problem = f"routing table refused: {error}"
     if not problem:
         router.heard()
-        return taken
+        return
     if sighting.table is not None or "refused" in problem:
         counted.count(Metric.TABLES, result="refused")
-    tell(f"{label}: {problem}")
-    return False
-
-
-def _said(error: Exception) -> str:
-    """What happened, without anything of a request that could hold a credential."""
-    if isinstance(error, httpx.HTTPStatusError):
-        status = error.response.status_code
-        hint = "; may this account list and watch grroutingtables?" if status in (401, 403) else ""
-        return f"status {status}{hint}"
-    return f"{type(error).__name__}: {error}" if isinstance(error, ProtocolViolation) else type(error).__name__
+    tell(problem)
