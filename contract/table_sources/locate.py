@@ -27,10 +27,9 @@ def source_at(place: str, *, environment: Mapping[str, str] = os.environ) -> Sou
     OSError
         When the pod has no ServiceAccount mounted.
     """
-    if place.startswith(KUBERNETES):
-        namespace, _, name = place.removeprefix(KUBERNETES).partition("/")
-        if not namespace or not name or "/" in name:
-            raise ValueError(f"{place!r}: use {KUBERNETES}NAMESPACE/NAME")
+    table = named_table(place)
+    if table is not None:
+        namespace, name = table
         host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
         if not host:
             raise ValueError(
@@ -40,3 +39,19 @@ def source_at(place: str, *, environment: Mapping[str, str] = os.environ) -> Sou
     if place.startswith(("http://", "https://")):
         return HttpSource(httpx.AsyncClient(timeout=httpx.Timeout(10.0)), place, owned=True)
     return FileSource(place)
+
+
+def named_table(place: str) -> tuple[str, str] | None:
+    """Return namespace and name of a GRRoutingTable, None where `place` is a URL or a file.
+
+    Raises
+    ------
+    ValueError
+        When the name of a table is not whole.
+    """
+    if not place.startswith(KUBERNETES):
+        return None
+    namespace, _, name = place.removeprefix(KUBERNETES).partition("/")
+    if not namespace or not name or "/" in name:
+        raise ValueError(f"{place!r}: use {KUBERNETES}NAMESPACE/NAME")
+    return namespace, name
