@@ -7,11 +7,13 @@ Whoever drains stays in it, so that a caller that names it still gets there; it 
 from __future__ import annotations
 
 import json
+import logging
 import os
 from pathlib import Path
 
 from dataplane.picker.fleet import Fleet
 
+log = logging.getLogger("grfleet.picker")
 _TYPE = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 
 
@@ -28,6 +30,32 @@ def assignment_of(fleet: Fleet, *, cluster: str) -> str:
     ]
     resource = {"@type": _TYPE, "cluster_name": cluster, "endpoints": [{"lb_endpoints": endpoints}] if endpoints else []}
     return json.dumps({"version_info": str(fleet.generation), "resources": [resource]})
+
+
+class EndpointsFile:
+    """The file, if there is one. Picks do not need it, so a disk that does not take it ends nothing.
+
+    Attributes
+    ----------
+    problem
+        Why it is not of the table in force; empty where it is.
+    """
+
+    def __init__(self, path: Path | None, *, cluster: str) -> None:
+        self._path, self._cluster = path, cluster
+        self.problem = ""
+
+    def try_to_write(self, fleet: Fleet) -> None:
+        """Write it; what the disk does not take is said once, and stays a `problem`."""
+        if self._path is None:
+            return
+        try:
+            write(self._path, assignment_of(fleet, cluster=self._cluster))
+            self.problem = ""
+        except OSError as error:
+            if str(error) != self.problem:
+                log.error("the file of endpoints cannot be written", extra={"error": str(error)[:400]})
+            self.problem = str(error)
 
 
 def write(path: Path, text: str) -> None:

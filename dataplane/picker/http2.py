@@ -27,7 +27,8 @@ STREAM_WINDOW = 1 << 20
 CONNECTION_WINDOW = 16 << 20
 _DEFAULT_WINDOW = 65_535
 _MOST_WINDOW = 2**31 - 1
-_KNOWN_BLOCKS = 256
+_KNOWN_BLOCKS, _KNOWN_BYTES = 256, 1024
+_MOST_SETTINGS = 1000  # a peer sends one; each is a look at every stream
 _head = struct.Struct(">HBBBL")
 _settings = struct.Struct(">HL")
 
@@ -47,12 +48,14 @@ class Stream:
     ----------
     owner
         Whatever the service keeps with it.
+    window
+        How much may be sent, less what the peer's settings give every stream.
     """
 
     __slots__ = ("counted", "ended", "id", "incoming", "owed", "owner", "path", "pending", "started", "trailers", "window")
 
-    def __init__(self, number: int, path: str, window: int) -> None:
-        self.id, self.path, self.window = number, path, window
+    def __init__(self, number: int, path: str) -> None:
+        self.id, self.path, self.window = number, path, 0
         self.incoming = bytearray()
         self.pending = bytearray()
         self.trailers: bytes | None = None
@@ -68,7 +71,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes | bytearray | memor
 
 
 class Connection:
-    """One connection of a server.
+    """One connection of a server; `greeted` once the peer has said that it speaks HTTP/2.
 
     Parameters
     ----------
@@ -86,9 +89,8 @@ class Connection:
     ) -> None:
         self._on_headers, self._on_data, self._on_end, self._on_reset = on_headers, on_data, on_end, on_reset
         self.streams: dict[int, Stream] = {}
-        self.closing = False
+        self.closing = self.greeted = False
         self._left = b""
-        self._greeted = False
         self._decoder = hpack.Decoder(max_header_list_size=MAX_HEADER_BLOCK)
         self._paths: dict[bytes, str] = {}
         self._block: tuple[int, int, bytearray] | None = None
@@ -96,8 +98,8 @@ class Connection:
         self._window = _DEFAULT_WINDOW
         self._peer_window = _DEFAULT_WINDOW
         self._peer_frame = MAX_FRAME
-        self._owed = self._held = 0
-        self._waiting: dict[int, Stream] = {}
+        self._owed = self._held = self._settings = 0
+        self._waiting: dict[int, Stream] = {}  # for the connection's window; who waits for its own is found by its number
         values = ((0x1, 0), (0x3, MAX_STREAMS), (0x4, STREAM_WINDOW), (0x6, MAX_HEADER_BLOCK))
         self._out: list[bytes] = [
             frame(SETTINGS, 0, 0, b"".join(_settings.pack(*each) for each in values)),
@@ -122,13 +124,13 @@ class Connection:
             data = self._left + data
         at, end = 0, len(data)
         try:
-            if not self._greeted:
+            if not self.greeted:
                 if data[: len(PREFACE)] != PREFACE[:end]:
                     raise ConnectionBroken(PROTOCOL_ERROR, "no preface of HTTP/2")
                 if end < len(PREFACE):
                     self._left = data
                     return
-                self._greeted, at = True, len(PREFACE)
+                self.greeted, at = True, len(PREFACE)
             while end - at >= 9:
                 high, low, kind, flags, stream = _head.unpack_from(data, at)
                 size = high << 8 | low
@@ -155,7 +157,7 @@ class Connection:
             stream.started = True
             self._out.append(frame(HEADERS, END_HEADERS, stream.id, headers))
         size = len(data)
-        if not stream.pending and size <= MAX_FRAME and size <= stream.window and size <= self._window:
+        if not stream.pending and size <= MAX_FRAME and size <= stream.window + self._peer_window and size <= self._window:
             stream.window -= size
             self._window -= size
             self._out.append(frame(DATA, 0, stream.id, data))
@@ -275,7 +277,7 @@ class Connection:
             if len(self.streams) >= MAX_STREAMS or self.closing:
                 self._out.append(frame(RST_STREAM, 0, number, REFUSED_STREAM.to_bytes(4, "big")))
                 return
-            stream = self.streams[number] = Stream(number, path, self._peer_window)
+            stream = self.streams[number] = Stream(number, path)
             self._on_headers(stream)
         if flags & END_STREAM and number in self.streams:
             stream.ended = True
@@ -292,7 +294,7 @@ class Connection:
         except hpack.HPACKError as error:
             raise ConnectionBroken(COMPRESSION_ERROR, "headers that cannot be decoded") from error
         path = next((value.decode("latin-1") for name, value in decoded if name == b":path"), "")
-        if free and table.maxsize == 0:
+        if free and table.maxsize == 0 and len(block) <= _KNOWN_BYTES:
             if len(self._paths) >= _KNOWN_BLOCKS:
                 self._paths.clear()
             self._paths[block] = path
@@ -304,17 +306,18 @@ class Connection:
         if flags & ACK:
             self._decoder.max_allowed_table_size = 0
             return
+        self._settings += 1
+        if self._settings > _MOST_SETTINGS:
+            raise ConnectionBroken(CALM_DOWN, "settings without end")
         for name, value in _settings.iter_unpack(payload):
             if name == 0x4:
                 if value > _MOST_WINDOW:
                     raise ConnectionBroken(FLOW_CONTROL_ERROR, "a window that is too large")
-                for stream in self.streams.values():
-                    stream.window += value - self._peer_window
                 self._peer_window = value
             elif name == 0x5:
                 self._peer_frame = min(max(value, MAX_FRAME), 1 << 20)
         self._out.append(frame(SETTINGS, ACK, 0))
-        for stream in list(self._waiting.values()):
+        for stream in [each for each in self.streams.values() if each.pending]:
             self._flush(stream)
 
     def _window_update(self, number: int, payload: bytes) -> None:
@@ -326,7 +329,7 @@ class Connection:
             if stream is None:
                 return
             stream.window += more
-            if not more or stream.window > _MOST_WINDOW:
+            if not more or stream.window + self._peer_window > _MOST_WINDOW:
                 self.reset(stream, FLOW_CONTROL_ERROR)
             else:
                 self._flush(stream)
@@ -334,23 +337,24 @@ class Connection:
         self._window += more
         if not more or self._window > _MOST_WINDOW:
             raise ConnectionBroken(FLOW_CONTROL_ERROR, "a window update of nothing, or of too much")
-        for stream in list(self._waiting.values()):
-            self._flush(stream)
+        while self._window > 0 and self._waiting:  # each leaves, or takes all that is left of the window
+            self._flush(next(iter(self._waiting.values())))
 
     def _flush(self, stream: Stream) -> None:
         """Send what waits, as far as the windows go."""
         pending = stream.pending
-        while pending and (room := min(stream.window, self._window, self._peer_frame)) > 0:
+        while pending and (room := min(stream.window + self._peer_window, self._window, self._peer_frame)) > 0:
             piece = pending[:room]
             del pending[:room]
             stream.window -= len(piece)
             self._window -= len(piece)
             self._held -= len(piece)
             self._out.append(frame(DATA, 0, stream.id, piece))
-        if pending:
-            self._waiting[stream.id] = stream
-            return
         self._waiting.pop(stream.id, None)
+        if pending:
+            if stream.window + self._peer_window > 0:
+                self._waiting[stream.id] = stream
+            return
         if stream.trailers is not None:
             self._out.append(frame(HEADERS, END_HEADERS | END_STREAM, stream.id, stream.trailers))
             if not stream.ended:  # no more is wanted of a peer that has not ended yet

@@ -27,6 +27,7 @@ READINESS = ("", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor")
 LIVENESS = "liveness"
 MAX_MESSAGE = 4 * 2**20
 MAX_CONNECTIONS = 1024
+_GREETING_S = 5.0
 WATCH = "/grpc.health.v1.Health/Watch"
 OK, INVALID_ARGUMENT, NOT_FOUND, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 0, 3, 5, 8, 12, 13, 14
 log = logging.getLogger("grfleet.picker")
@@ -94,6 +95,24 @@ class Service:
     health: Health
     connections: set[GrpcProtocol] = field(default_factory=set)
 
+    def make_room(self) -> bool:
+        """Hang up on somebody who asks for nothing, who would come back; say whether there was anybody."""
+        idle = next((each for each in self.connections if not each.busy), None)
+        if idle is not None:
+            self.connections.discard(idle)
+            idle.abort()
+        return idle is not None
+
+    async def hang_up_on_the_silent(self) -> None:
+        """Close every connection that does not begin to speak HTTP/2, for ever."""
+        silent: set[GrpcProtocol] = set()
+        while True:
+            await asyncio.sleep(_GREETING_S)
+            for connection in silent & self.connections:
+                if not connection.greeted:
+                    connection.abort()
+            silent = {each for each in self.connections if not each.greeted}
+
     def tell_watchers(self) -> None:
         """Tell everybody who watches the health."""
         for connection in list(self.connections):
@@ -108,9 +127,19 @@ class GrpcProtocol(asyncio.Protocol):
         self._connection = Connection(on_headers=self._open, on_data=self._data, on_end=self._end, on_reset=self._gone)
         self._transport: asyncio.Transport | None = None
 
+    @property
+    def busy(self) -> bool:
+        """Whether anything is under way here."""
+        return bool(self._connection.streams)
+
+    @property
+    def greeted(self) -> bool:
+        """Whether the peer speaks HTTP/2."""
+        return self._connection.greeted
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
-        if len(self._service.connections) >= MAX_CONNECTIONS:
+        if len(self._service.connections) >= MAX_CONNECTIONS and not self._service.make_room():
             transport.abort()
             return
         self._service.connections.add(self)
@@ -285,9 +314,11 @@ async def serving(service: Service, bind: str, *, tls: ssl.SSLContext | None = N
         lambda: GrpcProtocol(service), host.strip("[]"), int(port), ssl=tls, backlog=1024
     )
     service.health.on_change = service.tell_watchers
+    listening = asyncio.create_task(service.hang_up_on_the_silent())
     try:
         yield int(server.sockets[0].getsockname()[1])
     finally:
+        listening.cancel()
         service.health.set_ready(False)
         server.close()
         for connection in list(service.connections):

@@ -25,9 +25,8 @@ from dataplane.agent import logs
 from dataplane.gateway.agents import ResidencyLoop
 from dataplane.gateway.follow import TableSource, source_of
 from dataplane.gateway.hot_users import add_flags, loop_of
-from dataplane.picker import endpoints_file
 from dataplane.picker.chooser import PickLimits
-from dataplane.picker.endpoints_file import assignment_of
+from dataplane.picker.endpoints_file import EndpointsFile
 from dataplane.picker.exchange import Edge
 from dataplane.picker.http2_server import Health, serving
 from dataplane.picker.http2_server import Service as GrpcService
@@ -38,6 +37,7 @@ log = logging.getLogger("grfleet.picker")
 _HEADER = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _MIN_KEY_BYTES = 16
 _SECRETS_PERIOD_S = 2.0
+_WRITE_AGAIN_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,10 +86,10 @@ async def run(picker: Picker, source: TableSource, service: Service) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     health, changed = Health(), asyncio.Event()
+    file = EndpointsFile(service.endpoints_file, cluster=service.cluster)
 
     def tell() -> None:
-        if service.endpoints_file is not None:
-            endpoints_file.write(service.endpoints_file, assignment_of(picker.chooser.fleet, cluster=service.cluster))
+        file.try_to_write(picker.chooser.fleet)
         changed.set()
 
     picker.on_change = tell
@@ -107,6 +107,7 @@ async def run(picker: Picker, source: TableSource, service: Service) -> int:
             asyncio.create_task(_become_ready(picker, health, changed, {"port": port, "health": health_url})),
         ]
         tasks.append(asyncio.create_task(follow_secrets(picker, service)))
+        tasks.append(asyncio.create_task(keep_written(picker, file)))
         if service.hot_users is not None:
             tasks.append(asyncio.create_task(service.hot_users.run()))
         await asyncio.wait(tasks[:2], return_when=asyncio.FIRST_COMPLETED)
@@ -143,6 +144,14 @@ async def follow_secrets(picker: Picker, service: Service, *, period_s: float = 
         except (OSError, ValueError) as error:  # what ssl raises is an OSError
             log.warning("a pool key or certificate cannot be used, the one before stays", extra={"error": str(error)[:200]})
         await asyncio.sleep(period_s)
+
+
+async def keep_written(picker: Picker, file: EndpointsFile, *, period_s: float = _WRITE_AGAIN_S) -> None:
+    """Try again, for ever, to write a file that the disk did not take."""
+    while True:
+        await asyncio.sleep(period_s)
+        if file.problem:
+            file.try_to_write(picker.chooser.fleet)
 
 
 def _take_secrets(picker: Picker, service: Service) -> None:
