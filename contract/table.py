@@ -42,6 +42,10 @@ class TableInstance(Wire, frozen=True, kw_only=True):
 
 USER_KEY_HEADER = "x-gr-user-key"
 """Request header that carries the user key where the table names no other."""
+KEY_ID_HEADER = "x-gr-key-id"
+"""Request header with the name of the pool key that the user key is made with."""
+INSTANCE_HEADER = "x-gr-instance"
+"""Answer header with the name of the instance that served; on a request, the choice that its caller wants kept."""
 _HEADERS_OF_HTTP = (
     "connection",
     "content-length",
@@ -53,7 +57,7 @@ _HEADERS_OF_HTTP = (
     "transfer-encoding",
     "upgrade",
 )
-_HEADERS_OF_OTHERS = frozenset((*_HEADERS_OF_HTTP, "x-gr-instance", "x-gr-key-id"))
+_HEADERS_OF_OTHERS = frozenset((*_HEADERS_OF_HTTP, INSTANCE_HEADER, KEY_ID_HEADER))
 
 
 class TableLimits(Wire, frozen=True, kw_only=True):

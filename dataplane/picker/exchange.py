@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from contract.keys import user_key
-from contract.table import USER_KEY_HEADER
+from contract.table import INSTANCE_HEADER, USER_KEY_HEADER
 from dataplane.picker import messages
 from dataplane.picker.chooser import Chooser, Refused
 from dataplane.picker.fleet import Endpoint
@@ -117,7 +117,7 @@ class Exchange:
     def _pick(self, message: object) -> bytes:
         headers = messages.header_values(message.request_headers)  # type: ignore[attr-defined]  # protobuf has no types
         key = self._edge.key_of(headers)
-        echo = headers.get(messages.INSTANCE, b"").decode("latin-1") if self._edge.honour_echo else ""
+        echo = headers.get(INSTANCE_HEADER, b"").decode("latin-1") if self._edge.honour_echo else ""
         try:
             order = self._chooser.choose(key, echo=echo, subset=messages.subset_of(message))
         except Refused as refused:

@@ -16,13 +16,12 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 from envoy.type.v3 import http_status_pb2
 from google.protobuf import struct_pb2
 
-from contract.table import USER_KEY_HEADER
+from contract.table import INSTANCE_HEADER, KEY_ID_HEADER, USER_KEY_HEADER
 
 DESTINATION = "x-gateway-destination-endpoint"
 SERVED = "x-gateway-destination-endpoint-served"
 SUBSET = "x-gateway-destination-endpoint-subset"
 CHOICE_NAMESPACE, SUBSET_NAMESPACE = "envoy.lb", "envoy.lb.subset_hint"
-KEY_ID, INSTANCE = "x-gr-key-id", "x-gr-instance"
 FULL_DUPLEX = 4
 _ADDRESS_ATTRIBUTE = "upstream.address"
 _ANY_KEY = "0" * 32
@@ -53,11 +52,11 @@ class UserHeaders:
     """
 
     def __init__(self, *, id_header: str, key_id: str, key_header: str = USER_KEY_HEADER) -> None:
-        names = {KEY_ID: key_id} if key_id else {}
-        gone = [name for name in dict.fromkeys((id_header, INSTANCE, USER_KEY_HEADER)) if name != key_header]
+        names = {KEY_ID_HEADER: key_id} if key_id else {}
+        gone = [name for name in dict.fromkeys((id_header, INSTANCE_HEADER, USER_KEY_HEADER)) if name != key_header]
         with_user = ext_proc.ProcessingResponse(request_headers=_headers({key_header: _ANY_KEY, **names}, gone))
         self._before, self._after = _serialised(with_user).split(_ANY_KEY.encode())
-        self._without = _serialised(ext_proc.ProcessingResponse(request_headers=_headers({}, [*gone, key_header, KEY_ID])))
+        self._without = _serialised(ext_proc.ProcessingResponse(request_headers=_headers({}, [*gone, key_header, KEY_ID_HEADER])))
 
     def of(self, user_key: str) -> bytes:
         """Return the part for one user, empty for a request without."""
@@ -67,7 +66,7 @@ class UserHeaders:
 @lru_cache(maxsize=8192)
 def served_by(name: str) -> bytes:
     """Return the answer to response headers: the name of the instance goes back to the caller."""
-    return _serialised(ext_proc.ProcessingResponse(response_headers=_headers({INSTANCE: name} if name else {})))
+    return _serialised(ext_proc.ProcessingResponse(response_headers=_headers({INSTANCE_HEADER: name} if name else {})))
 
 
 def refusal(status: int, why: str) -> bytes:

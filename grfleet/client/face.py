@@ -8,7 +8,7 @@ import msgspec
 
 from contract.clock import Clock, monotonic_ms
 from contract.errors import Unreachable
-from contract.table import USER_KEY_HEADER, RoutingTable
+from contract.table import INSTANCE_HEADER, KEY_ID_HEADER, USER_KEY_HEADER, RoutingTable
 from contract.view import Pick
 from grfleet.client.errors import InstanceFailed, NoInstance
 from grfleet.client.hedge import HedgeBudget, HedgePolicy, Latencies
@@ -16,8 +16,6 @@ from grfleet.client.keys import KeyRing, PoolKey, hashed
 from grfleet.client.metrics import GuardedMetrics, Metric, Metrics, NoMetrics
 from grfleet.client.router import Router, RouterStatus
 
-KEY_ID_HEADER = "x-gr-key-id"
-INSTANCE_HEADER = "x-gr-instance"
 FAILURES: tuple[type[Exception], ...] = (InstanceFailed, Unreachable, OSError, TimeoutError)
 """What a `send` may raise to say that the instance failed and another one may be tried; everything else is the caller's own."""
 

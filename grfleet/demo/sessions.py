@@ -12,11 +12,10 @@ import msgspec
 
 from contract import answers, engine
 from contract.errors import ProtocolViolation
+from contract.table import INSTANCE_HEADER, USER_KEY_HEADER
 
 CLOCK_PROBES = 5
 TIMEOUT = aiohttp.ClientTimeout(total=15.0)
-INSTANCE_HEADER = "x-gr-instance"
-USER_KEY_HEADER = "x-gr-user-key"
 
 
 class RequestFailed(Exception):
