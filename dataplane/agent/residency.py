@@ -12,6 +12,7 @@ import struct
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from itertools import islice
+from typing import NamedTuple
 
 import msgspec
 
@@ -29,6 +30,19 @@ KEPT = 2500
 _CHANGE = struct.Struct("<QdIII")  # cursor at which it was read, when it was last used, tokens by tier
 _MOST_TOKENS, _MOST_AGE_MS = 2**32 - 1, 1e12
 log = logging.getLogger("grfleet.agent")
+
+
+class Bound(NamedTuple):
+    """The size that a KV cache is about to have, what it uses now, and what a token takes at least; all in bytes."""
+
+    kv_bytes: int
+    used_bytes: int
+    bytes_per_token: int
+
+    def tokens(self, *, known: int) -> int:
+        """Return the tokens that fit; if all in the cache are known, by what they really take: pages are never quite full."""
+        each = max(self.bytes_per_token, self.used_bytes / known) if known else self.bytes_per_token
+        return int(self.kv_bytes / each)
 
 
 class ResidencyShelf:
@@ -56,7 +70,7 @@ class ResidencyShelf:
         self._floor = 0
         self._changes: OrderedDict[bytes, bytes] = OrderedDict()  # packed: half the memory of five thousand objects
         self._asked_s: float | None = None
-        self._bound_tokens: int | None = None
+        self._bound: Bound | None = None
         self._withdrawn: frozenset[bytes] = frozenset()
 
     async def report(self, cursor: int, *, uid: str, load: InstanceLoad) -> ResidencyReport | None:
@@ -87,14 +101,15 @@ class ResidencyShelf:
             load=load if self._answers else msgspec.structs.replace(load, reachable=False),
         )
 
-    def bound_to(self, tokens: int | None) -> None:
-        """From the next reading on, which comes when somebody asks, claim no more tokens in HBM than that; None: all there are.
+    def bound_to(self, bound: Bound | None) -> None:
+        """From the next reading on, which comes when somebody asks, claim no more in HBM than that; None: all there is.
 
         Whom an LRU cache of that size would not hold is told as without state in HBM, until the bound is lifted: then what the
         engine says of them is told again. Both are told with the next cursor of the engine, so a reader misses neither.
         """
-        if tokens != self._bound_tokens:
-            self._bound_tokens, self._read_s = tokens, None
+        if (bound and bound.kv_bytes) != (self._bound and self._bound.kv_bytes):
+            self._read_s = None
+        self._bound = bound
 
     def heard_within(self, seconds: float) -> bool:
         """Whether somebody asked so lately, of an engine that tells."""
@@ -150,12 +165,14 @@ class ResidencyShelf:
 
     def _withdraw(self) -> None:
         """Bring claims to the bound; whoever changes sides counts as changed at this reading."""
-        if self._bound_tokens is None and not self._withdrawn:
+        if self._bound is None and not self._withdrawn:
             return
         beyond: frozenset[bytes] = frozenset()
-        if self._bound_tokens is not None:
+        if self._bound is not None:
             changes = ((key, _CHANGE.unpack(change)) for key, change in self._changes.items())
-            beyond = beyond_lru(((key, used_s, hbm) for key, (_, used_s, hbm, _, _) in changes), tokens=self._bound_tokens)
+            states = [(key, used_s, hbm) for key, (_, used_s, hbm, _, _) in changes]
+            known = sum(hbm for _, _, hbm in states) if len(states) < KEPT else 0  # more are kept in the cache than here, else
+            beyond = beyond_lru(states, tokens=self._bound.tokens(known=known))
         for key in beyond ^ self._withdrawn:
             if key in self._changes:
                 self._changes[key] = _CHANGE.pack(self._cursor, *_CHANGE.unpack(self._changes[key])[1:])

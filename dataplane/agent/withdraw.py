@@ -6,7 +6,7 @@ less memory is told and goes at once. Afterwards the engine's own word counts ag
 """
 
 from dataplane.agent.observe import Reading
-from dataplane.agent.residency import ResidencyShelf
+from dataplane.agent.residency import Bound, ResidencyShelf
 from policies.allocation.recovery import BLOCKING_PERCENT_PER_SECOND, Phase
 from policies.allocation.types import AllocationIntent, Decision, Layer, Reason, Strategy
 
@@ -77,7 +77,8 @@ class Withdrawal:
         furthest = -(-(base + _ahead_bytes(intent, may_use_bytes)) // granule) * granule
         self._tell(min(goal, furthest), goal=goal, base=base, now_ms=now_ms)
         per_token = reading.describe.kv_bytes_per_token
-        self._shelf.bound_to((may_use_bytes - self._told_emb_bytes) // per_token if per_token > 0 else None)
+        told = Bound(may_use_bytes - self._told_emb_bytes, split.used.kv_bytes, per_token) if per_token > 0 else None
+        self._shelf.bound_to(told)
         evicts = split.used.kv_bytes > may_use_bytes - wanted
         if ordered or not evicts or not _may_wait(decision, intent) or base < split.limits.emb_bytes:
             return wanted

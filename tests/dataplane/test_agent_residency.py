@@ -11,7 +11,7 @@ from contract import engine
 from contract.agent import PREFIX
 from contract.errors import Unreachable
 from contract.residency import InstanceLoad, ResidencyReport, UserState, decode_report
-from dataplane.agent.residency import KEPT, ResidencyShelf
+from dataplane.agent.residency import KEPT, Bound, ResidencyShelf
 from dataplane.agent.server import route_of
 from simulator.core.config import InstanceConfig
 from simulator.core.instance import GRInstanceCore
@@ -110,7 +110,7 @@ async def test_readers_know_what_the_engine_holds_whoever_restarts(log: list[tup
             case "evict":
                 source.core.evict([user(who)])
             case "bound":
-                shelf.bound_to(who)
+                shelf.bound_to(Bound(who, 200, 1))
             case "unbound":
                 shelf.bound_to(None)
             case "empty":

@@ -13,7 +13,7 @@ from test_agent_residency import UP, Engine, Reader, user
 
 from contract.residency import ResidencyReport, UserState
 from dataplane.agent import loop
-from dataplane.agent.residency import ResidencyShelf, beyond_lru
+from dataplane.agent.residency import KEPT, Bound, ResidencyShelf, beyond_lru
 from dataplane.agent.withdraw import HOLD_MS, LISTENS_MS
 from policies.allocation import strategy
 from policies.allocation.recovery import Phase
@@ -50,6 +50,26 @@ def test_users_without_tokens_are_not_withdrawn() -> None:
     assert beyond_lru([], tokens=0) == frozenset()
 
 
+def test_tokens_are_counted_by_what_they_really_take_if_all_of_them_are_known() -> None:
+    bound = Bound(600, 1000, 1)
+    assert bound.tokens(known=800) == 480
+    assert bound.tokens(known=0) == 600
+    assert bound.tokens(known=1200) == 600  # the figures are of two moments
+
+
+async def test_users_beyond_those_kept_say_nothing_of_what_a_token_takes() -> None:
+    class Many(Engine):
+        async def residency(self, cursor: int, *, most: int) -> ResidencyReport | None:
+            users = [UserState(key=user(n), tokens_hbm=1, age_ms=float(n)) for n in range(KEPT)]
+            return ResidencyReport(start_id="s", generation=0, since=0, cursor=5, users=users)
+
+    shelf = ResidencyShelf(Many(), monotonic_s=FakeClock())
+    shelf.bound_to(Bound(1000, 10**9, 1))
+    report = await shelf.report(0, uid="", load=UP)
+    assert report is not None
+    assert [state.key for state in report.users] == [user(n) for n in range(1000)]
+
+
 # -- how they are told ---------------------------------------------------------------------------------------------------------
 
 
@@ -63,7 +83,7 @@ async def test_withdrawn_users_are_told_once_to_each_reader_and_come_back_when_t
     everybody = dict(readers[0].tokens)
     assert len(everybody) == 3
     each = everybody[user(0)][0]
-    shelf.bound_to(2 * each)
+    shelf.bound_to(Bound(2 * each, 3 * each, 1))
     source.rank(2)
     for reader in readers:
         await reader.read(shelf)
@@ -91,7 +111,7 @@ async def test_a_reader_that_begins_anew_hears_nothing_of_withdrawn_users_and_st
             return ResidencyReport(start_id="s", generation=0, since=0, cursor=5, users=states)
 
     shelf = ResidencyShelf(Two(), monotonic_s=FakeClock())
-    shelf.bound_to(20)
+    shelf.bound_to(Bound(20, 40, 1))
     report = await shelf.report(0, uid="", load=UP)
     assert report is not None
     assert {state.key: (state.tokens_hbm, state.tokens_host) for state in report.users} == {
