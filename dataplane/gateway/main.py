@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import random
+import shutil
 import signal
 import socket
 import sys
@@ -43,6 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     logs.configure(options.log_level)
     try:
+        if options.run_haproxy is not None and shutil.which(options.run_haproxy) is None:
+            raise ConfigError(f"--run-haproxy {options.run_haproxy!r}: there is no such program")
         config = _config(options)
         validate(config)
         agent = GatewayAgent(config, monotonic_s=time.monotonic, keep_users=options.agents is not None)

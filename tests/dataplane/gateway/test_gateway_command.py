@@ -140,6 +140,8 @@ async def test_render_only_writes_the_servers_of_the_table_and_ends(short_folder
         (["--health-bind", "here"], "--health-bind"),
         (["--table", "kubernetes:x"], "kubernetes:NAMESPACE/NAME"),
         (["--peer", "a"], "NAME=HOST:PORT"),
+        (["--run-haproxy", ""], "--run-haproxy '': there is no such program"),
+        (["--run-haproxy", "/nowhere/haproxy"], "there is no such program"),
     ],
 )
 def test_a_flag_that_cannot_be_used_is_named(
