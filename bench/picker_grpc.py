@@ -17,7 +17,7 @@ import grpc
 import uvloop
 from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 
-from dataplane.gateway.follow import table_from
+from dataplane.follow import table_from
 from dataplane.picker.chooser import PickLimits
 from dataplane.picker.exchange import Edge, Exchange
 from dataplane.picker.picker import Picker

@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 from bench.routing_world import POOL_KEY
+from dataplane.follow import table_from
 from dataplane.gateway.agent import GatewayAgent
 from dataplane.gateway.config import GatewayConfig
-from dataplane.gateway.follow import table_from
 
 
 def config_of(directory: Path, port: int, *, check_interval_ms: int = 1000) -> GatewayConfig:

@@ -12,7 +12,7 @@ import pytest
 from integration_fleet import OPERATOR, POOL_BYTES, Fleet, Pair, condition
 from runtime_operator import OperatorProcess, running_operator
 
-from dataplane.gateway.follow import table_from
+from dataplane.follow import table_from
 from dataplane.gateway.tables import EMPTY, Fence, lineage_of, want_of
 from testbed.patience import eventually
 

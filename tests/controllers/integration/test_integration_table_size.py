@@ -10,7 +10,7 @@ import pytest
 
 from contract.keys import SLOTS
 from contract.table import pack_slots
-from dataplane.gateway.follow import table_from
+from dataplane.follow import table_from
 from dataplane.gateway.tables import want_of
 from testbed.control_plane import ControlPlane
 
