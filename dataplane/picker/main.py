@@ -30,8 +30,9 @@ from dataplane.picker.endpoints_file import EndpointsFile
 from dataplane.picker.exchange import Edge
 from dataplane.picker.http2_server import Health, serving
 from dataplane.picker.http2_server import Service as GrpcService
-from dataplane.picker.metrics import probes
+from dataplane.picker.metrics import route_of
 from dataplane.picker.picker import Picker
+from dataplane.probes import probes
 
 log = logging.getLogger("grfleet.picker")
 _HEADER = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
@@ -99,7 +100,7 @@ async def run(picker: Picker, source: TableSource, service: Service) -> int:
 
     async with (
         serving(GrpcService(picker.exchange, broken, health), service.bind, tls=service.tls) as port,
-        probes(picker, service.health_bind, service.hot_users) as health_url,
+        probes(route_of(picker, service.hot_users), service.health_bind) as health_url,
     ):
         tasks: list[asyncio.Task[object]] = [
             asyncio.create_task(follow(picker, source)),

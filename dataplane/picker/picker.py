@@ -152,6 +152,10 @@ class Picker:
         """Open the exchange of one request."""
         return Exchange(self._edge, self._headers, self.chooser, self.counts)
 
+    def unhealthy(self) -> list[str]:
+        """Return why this process should be started again: nothing that it could see itself."""
+        return []
+
     def unready(self) -> list[str]:
         """Return why it cannot pick, nothing when it can. A withdrawn table is obeyed, so the picker is ready: to say 503."""
         return [] if self._taken_s is not None else ["no routing table yet"]
