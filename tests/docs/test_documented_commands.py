@@ -26,6 +26,7 @@ TESTED_ELSEWHERE = {
     for page in (
         *("install", "contract", "agent", "first-pool", "first-pods", "images", "operations", "pools", "scaling", "traces"),
         *("allocator", "decision-core", "fleet", "models", "picker", "rollout", "routing", "simulator", "tiers", "training"),
+        *("client",),
     )
 }
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,12 +14,13 @@ from pathlib import Path
 import msgspec
 import pytest
 from client_tables import SECRET, encoded, table
-from documented import blocks, labels, read
+from documented import ROOT, blocks, labels, read, run
 from loopback_servers import ToyInstance, serving
 from prometheus_client import generate_latest
 
 import grfleet.client
-from grfleet.client import Metric
+from contract.table import RoutingTable
+from grfleet.client import Metric, PoolKey
 from grfleet.client.exclusion import ExclusionLimits
 from grfleet.client.hedge import HedgePolicy
 from grfleet.client.overrides import DEFAULT_MOST
@@ -59,7 +62,16 @@ def test_the_examples_run_as_they_stand(toy_fleet: list[ToyInstance], capsys: py
     assert sum(toy.asked for toy in toy_fleet) == 4
     assert sorted(toy.asked for toy in toy_fleet) == [0, 0, 4], "one user, one instance"
     assert b"grfleet_client_requests_total" in _exposition(together)
-    assert labels(PAGE) == {"python"}
+    assert labels(PAGE) == {"python", "sh"}
+
+
+def test_the_files_that_the_examples_need_are_made_as_it_says(tmp_path: Path) -> None:
+    (session,) = blocks(PAGE, "sh")
+    session = session.replace("/tmp/toys", str(tmp_path)).replace(".venv/bin/python", sys.executable)
+    run(f"set -eu\n{session}", within={**os.environ, "PYTHONPATH": str(ROOT)})
+    made = msgspec.json.decode((tmp_path / "client" / "table.json").read_bytes(), type=RoutingTable)
+    assert [each.address for each in made.instances] == [f"http://127.0.0.1:{port}" for port in (9101, 9102, 9103)]
+    assert PoolKey("user-key", (tmp_path / "client" / "user-key").read_bytes())
 
 
 def _exposition(together: dict[str, object]) -> bytes:
