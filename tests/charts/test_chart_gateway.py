@@ -45,7 +45,8 @@ def test_each_pool_has_all_objects_in_its_own_namespace(helm: Helm) -> None:
         (each["kind"], each["metadata"]["namespace"], each["metadata"]["name"]) for each in gateways(helm, "--values", GATEWAYS)
     }
     pools = (("feed", "ranker-gateway"), ("shop", "recall-gateway"))
-    assert found == {(kind, *pool) for kind in KINDS for pool in pools}
+    agents = {("Service", namespace, f"{name}-agent") for namespace, name in pools}
+    assert found == {(kind, *pool) for kind in KINDS for pool in pools} | agents
     assert "PodDisruptionBudget" not in {each["kind"] for each in gateways(helm, "--set", f"{ONE},gateway.replicas=1")}
 
 
@@ -101,7 +102,7 @@ def test_selectors_meet_the_pods_of_their_own_pool_and_not_the_operator_s(helm: 
         wanted = selector.get("matchLabels", selector)
         met = [name for name, labels in pods.items() if wanted.items() <= labels]
         operator = each["metadata"]["labels"]["app.kubernetes.io/component"] == "operator"
-        assert met == ["grfleet"] if operator else [each["metadata"]["name"]], each["kind"]
+        assert met == (["grfleet"] if operator else [each["metadata"]["name"].removesuffix("-agent")]), each["kind"]
 
 
 @pytest.mark.parametrize("flags", [("--set", ONE), ("--values", GATEWAYS)], ids=["least", "most"])
@@ -132,8 +133,7 @@ def test_every_value_arrives(helm: Helm) -> None:
     assert {"--id-header=x-member", "--check-path=/ready", "--threads=4", "--drain-seconds=30", "--ignore-choices"} <= {
         *arguments
     }
-    assert {"--bounded-load-percent=300", "--max-connections=20000", "--key-id=user-key", "--bind=:8443"} <= {*arguments}
-    assert {"--agents=https://{host}:9443", "--hot-users=5000", "--hot-user-seconds=60"} <= {*arguments}
+    assert {"--max-connections=20000", "--key-id=user-key", "--bind=:8443", "--agents=https://{host}:9443"} <= {*arguments}
     assert "--check-path=/healthz" in containers(other)["agent"]["args"]
     assert other["volumes"][1]["secret"]["items"] == [{"key": "current", "path": "key"}]
     assert pod["terminationGracePeriodSeconds"] == 30 + 10 + 5
@@ -148,6 +148,38 @@ def test_hot_users_are_followed_unless_nobody_says_where_agents_are(helm: Helm) 
     assert "--agents=http://{host}:9001" in containers(pod_of(helm, "--set", ONE))["agent"]["args"]
     without = containers(pod_of(helm, "--set", f"{ONE},gateway.hotUsers.agents="))["agent"]["args"]
     assert not [each for each in without if "agents" in each or "hot-user" in each]
+
+
+def ports_for(policy: dict[str, Any], peer: dict[str, Any] | None) -> set[Any]:
+    """Ports at which a NetworkPolicy lets a peer in; None for anybody."""
+    rules = policy["spec"]["ingress"]
+    return {port["port"] for rule in rules if "from" not in rule or peer in rule["from"] for port in rule["ports"]}
+
+
+@pytest.mark.parametrize("part", ["gateway", "picker"])
+def test_clients_read_hot_users_at_a_service_that_never_leaves_the_cluster_and_are_let_in(helm: Helm, part: str) -> None:
+    objects = [each for each in helm.render("--values", GATEWAYS) if each["metadata"]["name"].startswith(f"ranker-{part}")]
+    policy = the(objects, "NetworkPolicy")
+    assert f"{part}-metrics" in ports_for(policy, {"podSelector": {"matchLabels": {"app": "feed"}}})
+    assert {"to": [{"podSelector": {"matchLabels": {"grfleet.dev/pool": "ranker"}}}]} in policy["spec"]["egress"], "agents too"
+    pools = ONE.replace("gateway.", f"{part}.")
+    least = [each for each in helm.render("--set", pools) if each["metadata"]["name"].startswith(f"ranker-{part}")]
+    service, pod = the(least, "Service", f"ranker-{part}-agent"), the(least, "Deployment")["spec"]["template"]
+    assert service["spec"]["type"] == "ClusterIP"
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    (port,) = service["spec"]["ports"]
+    ports = {each["name"]: each["containerPort"] for one in pod["spec"]["containers"] for each in one.get("ports", ())}
+    assert (port["port"], ports[port["targetPort"]]) == (8081, 8081)
+    without = helm.render("--set", f"{pools},{part}.hotUsers.agents=")
+    assert not [each for each in without if each["metadata"]["name"] == f"ranker-{part}-agent"]
+
+
+def test_the_longest_names_of_pools_make_names_of_services_that_differ(helm: Helm) -> None:
+    longest = "x" * 55
+    named = [part.replace("ranker", longest) for part in (ONE, ONE.replace("gateway.", "picker."))]
+    names = [each["metadata"]["name"] for each in of_kind(helm.render("--set", ",".join(named)), "Service")]
+    assert len({name for name in names if longest in name}) == 4
+    assert max(map(len, names)) <= 63
 
 
 def test_replicas_keep_away_from_each_other_and_go_one_by_one(helm: Helm) -> None:
@@ -171,7 +203,8 @@ def test_replicas_keep_away_from_each_other_and_go_one_by_one(helm: Helm) -> Non
         ("gateway.pools[0].secret=x", "secret"),
         ("gateway.port=80", "port"),
         ("gateway.idHeader=x-gr-user", "idHeader"),
-        ("gateway.boundedLoadPercent=150", "boundedLoadPercent"),
+        ("gateway.boundedLoadPercent=300", "boundedLoadPercent"),
+        ("gateway.hotUsers.max=5", "max"),
         ("gateway.haproxy.image.repository=", "repository"),
         ("gateway.checkPath=ready", "checkPath"),
     ],

@@ -72,7 +72,7 @@ def test_the_picker_takes_the_arguments_that_the_chart_gives_it(helm: Helm, flag
 
 
 def test_the_service_is_what_an_inference_pool_can_name(helm: Helm) -> None:
-    service = the(pickers(helm, "--set", ONE), "Service")
+    service = the(pickers(helm, "--set", ONE), "Service", "ranker-picker")
     assert (service["metadata"]["name"], service["spec"]["ports"][0]["port"]) == ("ranker-picker", 9002)  # the port's default
     assert service["spec"]["ports"][0]["appProtocol"] == "kubernetes.io/h2c"
     assert INFERENCE_POOLS.api_version == "inference.networking.k8s.io/v1"
@@ -96,7 +96,7 @@ def test_the_image_is_built_like_the_agent_s_with_the_packages_of_gateways() -> 
     [
         ("picker.pools[0].namespace=null", "namespace"),
         ("picker.pools[0].checkPath=/x", "checkPath"),
-        ("picker.boundedLoadPercent=50", "boundedLoadPercent"),
+        ("picker.boundedLoadPercent=150", "boundedLoadPercent"),
         ("picker.hotUsers.agents=9001", "agents"),
         ("picker.threads=2", "threads"),
     ],

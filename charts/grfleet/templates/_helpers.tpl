@@ -238,8 +238,35 @@ podAntiAffinity:
 {{- define "grfleet.edge.hotUsers" -}}
 {{- if .agents }}
 - --agents={{ .agents }}
-- --hot-users={{ int .max }}
-- --hot-user-seconds={{ int .ttlSeconds }}
+{{- end }}
+{{- end -}}
+
+{{- /* Service at which clients read hot users, inside the cluster only, whatever the type of the other one; a client stays with one
+replica, which answers "nothing new". Takes (dict "metadata" "selector" "port"). */ -}}
+{{- define "grfleet.edge.agentService" -}}
+apiVersion: v1
+kind: Service
+{{ .metadata }}
+spec:
+  type: ClusterIP
+  sessionAffinity: ClientIP
+  selector:
+    {{- .selector | nindent 4 }}
+  ports:
+    - name: http
+      port: 8081
+      targetPort: {{ .port }}
+      protocol: TCP
+{{- end -}}
+
+{{- /* Who reads hot users. Takes (dict "policy" <networkPolicy of a part> "port" <name of the port>). */ -}}
+{{- define "grfleet.edge.clientsIngress" -}}
+{{- with .policy.clientsFrom }}
+- ports:
+    - port: {{ $.port }}
+      protocol: TCP
+  from:
+    {{- toYaml . | nindent 4 }}
 {{- end }}
 {{- end -}}
 
@@ -288,7 +315,6 @@ args:
   - --health-bind=0.0.0.0:8081
   - --id-header={{ $gateway.idHeader }}
   - --check-path={{ .pool.checkPath | default $gateway.checkPath }}
-  - --bounded-load-percent={{ $gateway.boundedLoadPercent }}
   - --max-connections={{ $gateway.maxConnections }}
   - --threads={{ $gateway.threads }}
   - --drain-seconds={{ $gateway.drainSeconds }}
