@@ -84,7 +84,7 @@ class Withdrawal:
             return wanted
         if not self._shelf.heard_within(LISTENS_MS / 1000.0):
             return wanted
-        return min(wanted, max(self._open_emb_bytes, base // granule * granule, split.limits.emb_bytes))
+        return min(wanted, max(self._open_emb_bytes // granule * granule, split.limits.emb_bytes))
 
     def _tell(self, wanted: int, *, goal: int, base: int, now_ms: float) -> None:
         """Go on telling: what was told long enough ago is open, what the goal needs no more is taken back."""

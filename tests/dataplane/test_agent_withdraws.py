@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from dataplane_fakes import MIB, FakeClock
 from dataplane_world import World
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_agent_residency import UP, Engine, Reader, user
 
@@ -216,6 +216,25 @@ async def test_no_shrink_is_written_before_gateways_have_heard_whom_it_evicts(mo
     waited = [record for record in records if record.inputs["round"].get("waitsForGateways")]
     assert 2 <= len(waited) <= 4
     assert not any(record.applied for record in waited)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.sampled_from([45, 52, 56, 65, 80]), min_size=5, max_size=30))
+async def test_wherever_the_goal_wanders_nobody_is_surprised_and_no_wait_is_long(goals: list[int]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        wanting(patch)
+        gateway = await at_half()
+        longest = waits = 0
+        for goal in goals:
+            gateway.world.static(goal, step=SLOW)
+            before = gateway.world.engine.limits
+            await gateway.live(1)
+            wants = goal > gateway.world.emb_percent + 2
+            waits = waits + 1 if wants and gateway.world.engine.limits == before else 0
+            longest = max(longest, waits)
+    assert gateway.surprises == 0
+    assert longest <= math.ceil(HOLD_MS / 1000.0)
+    assert gateway.world.engine.violations == []
 
 
 async def test_claims_are_withdrawn_a_few_seconds_ahead_and_not_for_the_whole_of_a_long_move(
