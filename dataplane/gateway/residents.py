@@ -36,6 +36,7 @@ LEAST_MOVES = 100
 MOVES_ONE_IN = 50
 """In one round as many users move for what they save: one in so many of those known, and no fewer than `LEAST_MOVES`."""
 _ANY_START = "?"
+_MOST = 1e6  # requests, rows, or milliseconds (a quarter of an hour)
 _SERVING = (InstanceState.READY, InstanceState.WARMING)
 
 
@@ -70,12 +71,22 @@ class Chosen:
 
 @dataclass(frozen=True, kw_only=True)
 class ResidentsView:
-    """What is shown of it; ages in seconds by instance name, infinite for one that never reported."""
+    """What is shown of it; ages in seconds by instance name, infinite for one that never reported.
+
+    Attributes
+    ----------
+    refused, refusals
+        Overrides that the bound on load did not let: in the last round, and in all rounds together.
+    most
+        Overrides that are allowed now.
+    """
 
     overrides: int = 0
     users_known: int = 0
     moved: int = 0
     refused: int = 0
+    refusals: int = 0
+    most: int = 0
     silent: int = 0
     round_s: float = 0.0
     age_s: Mapping[str, float] = field(default_factory=dict)
@@ -106,6 +117,7 @@ class Residents:
         self._table_changed = False
         self._last = Chosen(users={})
         self._outcomes: Tally[str] = Tally()
+        self._refusals = 0
 
     # -- what comes in -------------------------------------------------------------------------------------------------------
 
@@ -207,7 +219,7 @@ class Residents:
         if load is None:
             return
         instance.in_flight = _blend(instance.in_flight, _or_nan(load.in_flight), kept)
-        instance.queue_ms = _blend(instance.queue_ms, _or_nan(load.queue) * (load.service_ms or 0.0), kept)
+        instance.queue_ms = _blend(instance.queue_ms, _or_nan(load.queue) * _or_nan(load.service_ms or 0.0), kept)
 
     def _follow_starts(self) -> None:
         self._book.follow({uid: instance.start_id for uid, instance in self._instances.items()})
@@ -247,6 +259,7 @@ class Residents:
             allowance=None if self._table_changed else max(LEAST_MOVES, known // MOVES_ONE_IN),
         )
         self._table_changed = False
+        self._refusals += plan.refused
         self._overrides = apart | {each.user_key: each for each in plan.overrides}
         self._gone.clear()
         self._started = {uid: each.start_id or self._started.get(uid, "") for uid, each in self._instances.items()}
@@ -308,6 +321,8 @@ class Residents:
             users_known=last.known,
             moved=last.moved,
             refused=last.refused,
+            refusals=self._refusals,
+            most=self._limits.most,
             silent=last.silent,
             age_s={each.row.name: (now_ms - each.heard_ms) / 1000.0 for each in self._instances.values()},
             reports=dict(self._outcomes),
@@ -362,4 +377,5 @@ def _blend(before: float, now: float, kept: float) -> float:
 
 
 def _or_nan(value: float | None) -> float:
-    return math.nan if value is None else float(value)
+    """A number of a report; what nobody could mean is not known, as it would drown what all others say."""
+    return math.nan if value is None or value > _MOST else float(value)
