@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -67,7 +67,7 @@ class Feed:
     longest_pause_s: float = LONGEST_PAUSE_S
     sleep: Sleep = asyncio.sleep
 
-    async def tables(self) -> AsyncIterator[Published]:
+    async def tables(self) -> AsyncGenerator[Published, None]:
         """Tables of the source, each that differs from the one before."""
         last: Published | None = None
         told = ""

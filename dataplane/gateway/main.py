@@ -22,14 +22,15 @@ from typing import Any
 from contract.errors import ProtocolViolation
 from contract.sockets import CannotListen
 from dataplane.agent import logs
+from dataplane.follow import Published, TableSource, source_of
 from dataplane.gateway.agent import GatewayAgent
 from dataplane.gateway.agents import ResidencyLoop
 from dataplane.gateway.config import HAPROXY_ENVIRONMENT, ConfigError, GatewayConfig, validate
-from dataplane.gateway.follow import Published, TableSource, source_of
-from dataplane.gateway.health import probes
+from dataplane.gateway.health import route_of
 from dataplane.gateway.hot_users import add_flags, loop_of
 from dataplane.gateway.resolve import HostBook, system_lookup
 from dataplane.gateway.runtime_api import RuntimeApi, RuntimeUnavailable, process_of
+from dataplane.probes import probes
 
 log = logging.getLogger("grfleet.gateway")
 _FIRST_TABLE_S = 2.0
@@ -130,7 +131,7 @@ async def _render(agent: GatewayAgent, source: TableSource) -> int:
 
 async def _run(agent: GatewayAgent, source: TableSource, options: argparse.Namespace, hot_users: ResidencyLoop | None) -> int:
     try:
-        async with probes(agent, options.health_bind, hot_users) as health:
+        async with probes(route_of(agent, hot_users), options.health_bind) as health:
             await first_files(agent, source)
             beside = [hot_users.run()] if hot_users is not None else []
             return await _serve(agent, source, options, health, beside)

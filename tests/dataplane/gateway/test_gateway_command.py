@@ -2,10 +2,7 @@
 
 import asyncio
 import contextlib
-import json
-import random
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
@@ -15,10 +12,7 @@ from dataplane_processes import start
 from gateway_toy import Toy
 from gateway_world import POOL_KEY, Caller, free_port, owner_in, row, table, until
 
-from contract.errors import ProtocolViolation
 from contract.keys import user_key
-from contract.table import RoutingTable
-from dataplane.gateway.follow import FileSource, HttpSource, Published, WatchSource, source_of, table_from
 from dataplane.gateway.main import main
 from dataplane.gateway.runtime_api import RuntimeApi, process_of
 from testbed.debian import Tree
@@ -156,106 +150,3 @@ def test_a_flag_that_cannot_be_used_is_named(
     defaults = ["--table", "x", "--pool-key", str(pool_key), "--directory", str(short_folder)]
     assert main([*defaults, *arguments]) == 2
     assert said in capsys.readouterr().err
-
-
-def test_a_document_is_a_table_or_an_object_that_holds_one() -> None:
-    one = table(3, [row("a", 81)])
-    plain = msgspec.json.encode(one)
-    wrapped = json.dumps({"metadata": {"uid": "u"}, "status": {**json.loads(plain), "movedPercent": "1.0"}}).encode()
-    assert table_from(plain) == Published(one)
-    assert table_from(wrapped) == Published(one, "u")
-
-
-@pytest.mark.parametrize(
-    "raw", [b"", b"[]", b"{}", b'{"status":{}}', b'{"status":null,"metadata":{}}', b"\xff", b"x" * 5_000_000]
-)
-def test_a_document_that_is_neither_is_refused(raw: bytes) -> None:
-    with pytest.raises(ProtocolViolation):
-        table_from(raw)
-
-
-async def test_an_address_is_asked_again_and_its_failures_leave_the_last_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    bodies: list[bytes | int] = [
-        msgspec.json.encode(table(1, [row("a", 81)])),
-        500,
-        b"{",
-        msgspec.json.encode(table(2, [row("a", 81)])),
-    ]
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(EOFError, OSError):
-            await reader.readuntil(b"\r\n\r\n")
-            body = bodies.pop(0) if len(bodies) > 1 else bodies[0]
-            status, body = (body, b"") if isinstance(body, int) else (200, body)
-            writer.write(b"HTTP/1.1 %d x\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % (status, len(body)) + body)
-            await writer.drain()
-            writer.close()
-
-    port, problems, got = free_port(), [], []
-    async with await asyncio.start_server(serve, "127.0.0.1", port):
-        source = HttpSource(f"http://127.0.0.1:{port}/", problems.append, random.Random(1), period_s=0.01)
-        async with asyncio.timeout(10):
-            async for published in source.tables():
-                got.append(published.table.generation)
-                if got[-1] == 2:
-                    break
-    assert got == [1, 2]
-    assert len(problems) == 2
-
-
-async def test_a_watch_gives_the_tables_of_one_object_and_a_deleted_or_missing_one_gives_nothing() -> None:
-    def item(table_: RoutingTable) -> dict[str, object]:
-        return {"metadata": {"uid": "u", "resourceVersion": "5"}, "status": json.loads(msgspec.json.encode(table_))}
-
-    tables = [table(n, [row("a", 81)]) for n in (1, 2, 3)]
-    listings = [{"items": []}, {"items": [item(tables[0])]}, {"items": [item(tables[2])]}]
-    asked: list[str] = []
-
-    async def answer(request: httpx.Request) -> httpx.Response:
-        asked.append(str(request.url))
-        assert request.url.params["fieldSelector"] == "metadata.name=pool"
-        if "watch" in request.url.params:
-            events = [
-                {"type": "BOOKMARK", "object": {"metadata": {}}},
-                {"type": "MODIFIED", "object": item(tables[1])},
-                {"type": "DELETED", "object": item(tables[1])},
-            ]
-            lines = "\n".join(json.dumps(event) for event in events) if len(listings) < 2 else ""
-            return httpx.Response(200, text=lines)
-        return httpx.Response(200, json={"metadata": {"resourceVersion": "4"}, **listings.pop(0)})
-
-    def client() -> httpx.AsyncClient:
-        return httpx.AsyncClient(base_url="http://api", transport=httpx.MockTransport(answer))
-
-    problems: list[str] = []
-    source = WatchSource("ns", "pool", client, problems.append, random.Random(1))
-    got: list[Published] = []
-    async with asyncio.timeout(10):
-        async for published in source.tables():
-            got.append(published)
-            if len(got) == 3:
-                break
-    assert got == [Published(tables[0], "u"), Published(tables[1], "u"), Published(tables[2], "u")]
-    assert all("/namespaces/ns/grroutingtables" in url for url in asked)
-    assert not problems
-
-
-def test_what_an_address_says_chooses_the_source() -> None:
-    rng, said = random.Random(1), list[str]()
-    assert isinstance(source_of("kubernetes:ns/pool", on_problem=said.append, rng=rng), WatchSource)
-    assert isinstance(source_of("https://x/table", on_problem=said.append, rng=rng), HttpSource)
-    assert isinstance(source_of("file:/x", on_problem=said.append, rng=rng), FileSource)
-
-
-async def test_a_file_that_comes_later_is_found() -> None:
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder:
-        problems: list[str] = []
-        path = Path(folder) / "table.json"
-        tables: AsyncIterator[Published] = FileSource(path, problems.append, period_s=0.01).tables()
-        first = asyncio.ensure_future(anext(tables))
-        await asyncio.sleep(0.1)
-        assert len(problems) == 1  # said once, not at every look
-        path.write_bytes(msgspec.json.encode(table(1, [row("a", 81)])))
-        assert (await asyncio.wait_for(first, 10)).table.generation == 1

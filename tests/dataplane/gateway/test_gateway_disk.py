@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import random
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,8 +13,8 @@ import pytest
 from gateway_world import Gateway, row, table, until
 
 from contract.errors import ProtocolViolation
+from dataplane.follow import source_of, table_from
 from dataplane.gateway.agent import GatewayAgent
-from dataplane.gateway.follow import FileSource, table_from
 from dataplane.gateway.main import follow, follow_key
 
 
@@ -32,7 +33,7 @@ async def test_a_table_that_cannot_be_written_down_is_followed_and_written_once_
     await gateway.offer(table(1, gateway.rows("a", "b")))
     obstacle, source = _in_the_way(gateway), gateway.folder / "table.json"
     source.write_bytes(msgspec.json.encode(table(2, gateway.rows("c"))))
-    following = asyncio.create_task(follow(gateway.agent, FileSource(source, print, period_s=0.01)))
+    following = asyncio.create_task(follow(gateway.agent, source_of(str(source), on_problem=print, rng=random.Random(1))))
     await until(lambda: gateway.agent.generation == 2)
     await gateway.settle()
     assert {(await gateway.ask(f"user-{i}")).headers["x-gr-instance"] for i in range(10)} == {"c"}
@@ -93,6 +94,7 @@ async def test_a_document_as_deep_as_a_well_is_refused_and_the_next_one_found(ra
         problems.append(text)
         path.write_bytes(msgspec.json.encode(table(1, [row("a", 81)])))
 
-    async with asyncio.timeout(10), contextlib.aclosing(FileSource(path, tell, period_s=0.01).tables()) as tables:  # type: ignore[type-var]  # it is a generator
+    source = source_of(str(path), on_problem=tell, rng=random.Random(1))
+    async with asyncio.timeout(10), contextlib.aclosing(source.tables()) as tables:
         assert (await anext(tables)).table.generation == 1
     assert len(problems) == 1

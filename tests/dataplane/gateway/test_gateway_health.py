@@ -11,14 +11,15 @@ from contract.errors import ProtocolViolation
 from contract.keys import SLOTS, user_key
 from contract.table import InstanceState, RoutingTable
 from dataplane.gateway.agent import GatewayAgent
-from dataplane.gateway.health import probes, route_of
+from dataplane.gateway.health import route_of
 from dataplane.gateway.metrics import RESULTS, SERVER_STATES, WRITES, state_of
 from dataplane.gateway.tables import HeldServer
+from dataplane.probes import probes
 
 
 async def shown(agent: GatewayAgent) -> dict[str, float]:
     """Every series by name and its label's value."""
-    async with probes(agent, "127.0.0.1:0") as url, httpx.AsyncClient(base_url=url or "") as client:
+    async with probes(route_of(agent), "127.0.0.1:0") as url, httpx.AsyncClient(base_url=url or "") as client:
         text = (await client.get("/metrics")).raise_for_status().text
     return {
         " ".join([sample.name, *sample.labels.values()]): sample.value
@@ -54,7 +55,7 @@ async def test_the_numbers_are_those_of_what_haproxy_holds(gateway: Gateway) -> 
 
 
 async def test_ready_means_that_haproxy_answers_and_holds_a_table_and_a_lost_source_does_not_matter(gateway: Gateway) -> None:
-    async with probes(gateway.agent, "127.0.0.1:0") as url, httpx.AsyncClient(base_url=url or "") as client:
+    async with probes(route_of(gateway.agent), "127.0.0.1:0") as url, httpx.AsyncClient(base_url=url or "") as client:
 
         async def says(path: str) -> tuple[int, list[str]]:
             answer = await client.get(path)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import msgspec
 import pytest
 from dataplane_processes import start
@@ -21,8 +22,9 @@ from gateway_world import POOL_KEY, Caller, Gateway, free_port, owner_in, table,
 import dataplane.gateway
 from contract.keys import SLOTS, user_key
 from contract.table import InstanceState, RoutingTable, TableInstance, pack_slots
+from contract.table_sources.sources import HttpSource
+from dataplane.follow import Feed
 from dataplane.gateway.agent import GatewayAgent
-from dataplane.gateway.follow import HttpSource
 from dataplane.gateway.held import read_held
 from dataplane.gateway.main import follow
 from dataplane.gateway.runtime_api import RuntimeApi
@@ -95,8 +97,12 @@ async def test_a_source_that_is_away_for_days_changes_nothing_and_is_obeyed_when
         await writer.drain()
         writer.close()
 
-    source = HttpSource(
-        f"http://127.0.0.1:{port}/", problems.append, random.Random(1), period_s=0.02, on_heard=gateway.agent.heard
+    source = Feed(
+        open_source=lambda: HttpSource(httpx.AsyncClient(), f"http://127.0.0.1:{port}/", poll_seconds=0.02, owned=True),
+        on_problem=problems.append,
+        on_heard=gateway.agent.heard,
+        rng=random.Random(1),
+        longest_pause_s=0.1,
     )
     server = await asyncio.start_server(serve, "127.0.0.1", port)
     following = asyncio.create_task(follow(gateway.agent, source))
@@ -162,7 +168,8 @@ async def test_replicas_whose_clocks_are_years_apart_hold_the_same_table(make: C
 def test_nothing_in_the_gateway_reads_the_clock_of_the_wall() -> None:
     """So no skew of it matters; HAProxy's tables do not expire either."""
     found = []
-    for path in sorted(Path(dataplane.gateway.__file__).parent.glob("*.py")):
+    folder = Path(dataplane.gateway.__file__).parent
+    for path in sorted((*folder.glob("*.py"), *folder.parent.glob("*.py"))):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
                 name = f"{node.value.id}.{node.attr}"
