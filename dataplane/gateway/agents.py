@@ -57,20 +57,25 @@ class Addresses:
         self._urls: Mapping[str, str] = {}
         self._read_at: int | None = None
         if self._file is None:
-            try:
-                example = text.format(host="host", name="name")
-            except (KeyError, IndexError, ValueError) as error:
-                raise ValueError(f"--agents {text}: only {{host}} and {{name}} may stand in braces") from error
+            example = self._filled("host", "name")
+            if "{" in example or "}" in example:
+                raise ValueError(f"--agents {text}: only {{host}} and {{name}} may stand in braces")
             HttpLine(example, timeout_s=_TIMEOUT_S)
 
     def of(self, row: TableInstance) -> str | None:
         """Return the URL of an agent, None where nothing is known."""
         if self._file is not None:
             return self._from_file().get(row.name)
-        host = urlsplit(row.address if "//" in row.address else f"//{row.address}").hostname or ""
+        try:
+            host = urlsplit(row.address if "//" in row.address else f"//{row.address}").hostname or ""
+        except ValueError:
+            return None
         if not host or not _NAME.fullmatch(row.name):
             return None
-        return self._pattern.format(host=f"[{host}]" if ":" in host else host, name=row.name)
+        return self._filled(f"[{host}]" if ":" in host else host, row.name)
+
+    def _filled(self, host: str, name: str) -> str:
+        return self._pattern.replace("{host}", host).replace("{name}", name)
 
     def _from_file(self) -> Mapping[str, str]:
         assert self._file is not None
@@ -79,7 +84,7 @@ class Addresses:
             if changed != self._read_at:
                 self._urls = msgspec.json.decode(self._file.read_bytes(), type=dict[str, str])
                 self._read_at = changed
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             log.warning("addresses of agents cannot be read", extra={"error": str(error)[:200]})
         return self._urls
 

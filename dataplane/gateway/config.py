@@ -136,15 +136,17 @@ def validate(config: GatewayConfig) -> None:
     _matching("id header", config.id_header, _HEADER)
     if config.id_header.lower().startswith("x-gr-"):
         raise ConfigError("id header: names that begin with x-gr- belong to grfleet")
+    if not can_carry_a_key(config.id_header.lower()):  # instances never see it
+        raise ConfigError(f"id header: {config.id_header} is needed for something else")
     if config.key_header is not None:
         _matching("key header", config.key_header, _HEADER)
         if not can_carry_a_key(config.key_header):
             raise ConfigError(f"key header: {config.key_header} is needed for something else")
     if config.key_id:
         _matching("key id", config.key_id, _PEER)
-    _matching("bind", config.bind, _BIND)
+    _an_address("bind", config.bind)
     if config.metrics_bind is not None:
-        _matching("metrics bind", config.metrics_bind, _BIND)
+        _an_address("metrics bind", config.metrics_bind)
     if config.check_path is not None:
         _matching("check path", config.check_path, _HTTP_PATH)
     sockets = [("admin socket", config.admin_socket)]
@@ -157,7 +159,7 @@ def validate(config: GatewayConfig) -> None:
     _matching("local peer", config.local_peer, _PEER)
     for name, address in config.peers.items():
         _matching("peer", name, _PEER)
-        _matching(f"address of peer {name}", address, _BIND)
+        _an_address(f"address of peer {name}", address)
     if AGENT_PEER in (*config.peers, config.local_peer):
         raise ConfigError(f"peers: {AGENT_PEER} is the agent's own name")
     if config.peers and config.local_peer not in config.peers:
@@ -180,6 +182,13 @@ def validate(config: GatewayConfig) -> None:
 def _matching(what: str, value: str, pattern: re.Pattern[str]) -> None:
     if pattern.fullmatch(value) is None:
         raise ConfigError(f"{what}: {value[:80]!r} cannot stand in a configuration")
+
+
+def _an_address(what: str, value: str) -> None:
+    _matching(what, value, _BIND)
+    port = value.rpartition(":")[2]
+    if not value.startswith("unix@") and not 1 <= int(port) <= 65_535:
+        raise ConfigError(f"{what}: port {port} lies outside 1..65535")
 
 
 def render(config: GatewayConfig, servers: tuple[Server, ...] = ()) -> str:

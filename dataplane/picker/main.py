@@ -181,7 +181,7 @@ async def _become_ready(picker: Picker, health: Health, changed: asyncio.Event, 
 def _edge(options: argparse.Namespace) -> Edge:
     pool_key = _read_key(Path(options.pool_key))
     id_header = options.id_header.lower()
-    if _HEADER.fullmatch(id_header) is None or id_header.startswith("x-gr-"):
+    if _HEADER.fullmatch(id_header) is None or id_header.startswith("x-gr-") or not can_carry_a_key(id_header):
         raise ValueError(f"id header: {id_header[:80]!r} is no name of a header, or one of grfleet's own")
     if options.key_id and re.fullmatch(r"[\x21-\x7e]{1,253}", options.key_id) is None:
         raise ValueError("key id: letters, digits and punctuation only")

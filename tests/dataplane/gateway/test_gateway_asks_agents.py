@@ -238,6 +238,8 @@ def test_a_flag_wins_over_the_table_and_what_nobody_says_is_as_usual() -> None:
         ("http://{host}:9001", "http://[fd00::7]:9000", "http://[fd00::7]:9001"),
         ("http://{name}.agents:81", "http://10.0.0.7:9000", "http://a.agents:81"),
         ("http://{host}:9001", "", None),
+        ("http://{host}:9001", "http://[bad", None),
+        ("http://{host}:9001", "//[::1", None),
     ],
 )
 def test_an_agent_is_found_by_the_pattern(pattern: str, address: str, url: str | None) -> None:
@@ -245,7 +247,9 @@ def test_an_agent_is_found_by_the_pattern(pattern: str, address: str, url: str |
     assert Addresses(pattern).of(instance) == url
 
 
-@pytest.mark.parametrize("text", ["http://{pod}:9001", "{host}:9001", "http://{}:9001", "ftp://{host}"])
+@pytest.mark.parametrize(
+    "text", ["http://{pod}:9001", "{host}:9001", "http://{}:9001", "ftp://{host}", "http://{host.x}", "http://{host!r}"]
+)
 def test_a_pattern_that_cannot_work_is_refused_at_the_start(text: str) -> None:
     with pytest.raises(ValueError, match=r"agents|use http"):
         Addresses(text)

@@ -35,6 +35,7 @@ def needed(tmp_path: Path) -> list[str]:
     [
         (["--id-header", "x-gr-user-key"], "id header"),
         (["--id-header", "two words"], "id header"),
+        (["--id-header", "Transfer-Encoding"], "id header"),
         (["--key-id", "a b"], "key id"),
         (["--bounded-load-percent", "50"], "bounded load"),
         (["--endpoints", "0"], "endpoints"),
