@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import math
+import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -16,6 +18,8 @@ from contract.engine_client import EngineClient
 
 POOL = 2 << 30
 BRISK = {"maxPercentPerSecond": 100, "deadbandPercent": 1, "intervalMs": 50}
+
+ONE_EACH = dataclasses.replace(RETURNING, users=None)
 
 pytestmark = pytest.mark.slow
 
@@ -95,6 +99,46 @@ async def test_an_engine_killed_at_work_is_adopted_again_from_its_first_revision
     assert not after.frozen
     assert seen.kv_hit_percent is not None
     assert 0 <= seen.kv_hit_percent <= 100
+
+
+async def test_gateways_hear_whom_a_smaller_kv_cache_will_evict_while_the_engine_still_holds_them(both: Pair) -> None:
+    users, claimed, cursor, most_ahead = 64, set[str](), 0, 0
+    steady = BRISK | {"maxPercentPerSecond": 2}
+    assert await both.intend(strategy="Static", bounds={"fallbackEmbPercent": 50}, step=steady) is IntentStatus.ACCEPTED
+    async with EngineClient(both.engine_url) as engine, AgentClient(both.agent_url) as agent:
+        clock_ms = (await engine.observe()).clock_ms
+
+        async def rank(number: int) -> None:
+            await engine.rank(ONE_EACH.request(number, arrival_ms=clock_ms + 100.0 * number, dice=random.Random(number)))
+
+        async def ask() -> set[str]:
+            """Take what the agent tells; return whom the engine itself holds."""
+            nonlocal cursor
+            report = await agent.residency(cursor=cursor)
+            assert report is not None
+            if report.since == 0:
+                claimed.clear()
+            cursor = report.cursor
+            claimed.difference_update(state.key for state in report.users if not state.tokens_hbm)
+            claimed.update(state.key for state in report.users if state.tokens_hbm)
+            whole = await engine.residency(0)
+            assert whole is not None
+            return {state.key for state in whole.users if state.tokens_hbm}
+
+        for number in range(users):
+            await rank(number)
+        held = await ask()
+        assert len(held) == len(claimed) == users
+        await both.intend(strategy="Static", bounds={"fallbackEmbPercent": 54}, step=steady)
+        async with asyncio.timeout(30):
+            while emb_percent(await both.status()) < 53.5 or len(claimed) != len(held):
+                await rank(users - 1)  # a serving engine: its cursor goes on
+                held = await ask()
+                most_ahead = max(most_ahead, len(held - claimed))
+                await asyncio.sleep(0.1)
+    assert claimed == held
+    assert len(claimed) < users
+    assert most_ahead >= 3
 
 
 async def test_the_agent_ends_promptly_on_sigterm_and_leaves_the_split_alone(both: Pair) -> None:
