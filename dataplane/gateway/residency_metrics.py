@@ -29,6 +29,14 @@ class ResidencyMetrics:
             "Overrides that the bound on load did not let, in the last round",
             registry=registry,
         )
+        self._refusals = Counter(
+            "grfleet_gateway_bound_breaches_total",
+            "Overrides that would have broken the bound on load and were refused, summed over rounds",
+            registry=registry,
+        )
+        self._most = Gauge(
+            "grfleet_gateway_overrides_limit", "Most overrides that the table, or a flag, allows now", registry=registry
+        )
         self._moves = Counter(
             "grfleet_gateway_user_moves_total", "Users that overrides moved for what it saves", registry=registry
         )
@@ -54,6 +62,8 @@ class ResidencyMetrics:
         self._overrides.set(view.overrides)
         self._known.set(view.users_known)
         self._refused.set(view.refused)
+        self._refusals.labels().set(view.refusals)
+        self._most.set(view.most)
         self._moves.labels().set(view.moved)
         self._oldest.set(max(ages, default=math.inf))
         self._youngest.set(min(ages, default=math.inf))

@@ -286,6 +286,25 @@ def test_overrides_obey_the_bound_on_load() -> None:
     assert len(chosen.users) == 5
     assert set(chosen.users.values()) == {"uid-a"}
     assert chosen.refused == len(keys) - 5
+    again = fleet.choose()
+    view = fleet.residents.view(now_ms=fleet.now_ms)
+    assert (view.refused, view.refusals) == (again.refused, chosen.refused + again.refused)
+    assert (view.overrides, view.most) == (len(again.users), Limits().most)
+
+
+def test_other_limits_hold_from_the_next_choice_also_for_users_that_stand_already(fleet: Fleet) -> None:
+    keys = [key_of(number) for number in range(40) if home_of(key_of(number)) != "uid-a"]
+    fleet.tell("uid-a", *(state(key) for key in keys))
+    assert len(fleet.choose().users) == len(keys)
+    assert fleet.residents.set_limits(Limits(most=3))
+    assert not fleet.residents.set_limits(Limits(most=3))
+    assert len(fleet.choose().users) == 3
+    fleet.residents.set_limits(Limits(most=0))
+    assert fleet.choose().users == {}
+    fleet.residents.set_limits(Limits())
+    assert len(fleet.choose().users) == len(keys), "nothing was forgotten of them"
+    fleet.residents.set_limits(Limits(bound=LoadBound(percent=100.0, floor=0.0), load_per_user=1.0))
+    assert len(fleet.choose().users) < len(keys)
 
 
 def test_overrides_are_taken_back_from_an_instance_that_gets_above_its_bound() -> None:
