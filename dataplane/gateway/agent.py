@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from contract.errors import ProtocolViolation
 from contract.table import RoutingTable, limits_of
+from dataplane.fence import Fence, lineage_of
 from dataplane.gateway.config import USER_TABLE, GatewayConfig, mark_of, peers_of
 from dataplane.gateway.files import Files
 from dataplane.gateway.held import read_held
@@ -23,14 +24,12 @@ from dataplane.gateway.peer_push import push_users
 from dataplane.gateway.runtime_api import CommandRefused, RuntimeApi, RuntimeUnavailable, reload_haproxy
 from dataplane.gateway.servers import Server, hosts_of
 from dataplane.gateway.tables import (
-    Fence,
     Held,
     HotUsers,
     Step,
     UserCommands,
     Want,
     is_older,
-    lineage_of,
     plan,
     users_of,
     want_of,

@@ -15,7 +15,7 @@ import msgspec
 
 from contract.errors import ProtocolViolation
 from contract.table import USER_KEY_HEADER, RoutingTable, TableLimits, key_header_of, limits_of
-from dataplane.gateway.tables import Fence, lineage_of
+from dataplane.fence import Fence, lineage_of
 from dataplane.picker.chooser import Chooser, PickLimits
 from dataplane.picker.exchange import Counts, Edge, Exchange
 from dataplane.picker.fleet import Fleet

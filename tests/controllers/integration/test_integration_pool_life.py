@@ -12,8 +12,9 @@ import pytest
 from integration_fleet import OPERATOR, POOL_BYTES, Fleet, Pair, condition
 from runtime_operator import OperatorProcess, running_operator
 
+from dataplane.fence import Fence, lineage_of
 from dataplane.follow import table_from
-from dataplane.gateway.tables import EMPTY, Fence, lineage_of, want_of
+from dataplane.gateway.tables import EMPTY, want_of
 from testbed.patience import eventually
 
 pytestmark = pytest.mark.slow

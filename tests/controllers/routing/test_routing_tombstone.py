@@ -33,8 +33,9 @@ from controllers.runtime.resources import INSTANCES, POOLS, ROUTING_POLICIES, RO
 from controllers.runtime.store import Store
 from crds import GRInstance, GRRoutingTable, GRServingPool, RoutingPolicySpec
 from crds.instance import PolicySource
+from dataplane.fence import Fence, is_tombstone
 from dataplane.follow import table_from
-from dataplane.gateway.tables import EMPTY, Fence, is_tombstone, want_of
+from dataplane.gateway.tables import EMPTY, want_of
 from grfleet.client.errors import NoInstance
 from grfleet.client.router import Router
 

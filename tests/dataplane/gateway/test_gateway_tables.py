@@ -12,7 +12,8 @@ from contract.errors import ProtocolViolation
 from contract.keys import SLOTS, user_key
 from contract.table import NOBODY, InstanceState, RoutingTable, pack_slots
 from dataplane.gateway.servers import server_id, servers_of
-from dataplane.gateway.tables import EMPTY, Fence, Held, HotUsers, Step, Want, is_older, lineage_of, plan, want_of
+from dataplane.fence import Fence, lineage_of
+from dataplane.gateway.tables import EMPTY, Held, HotUsers, Step, Want, is_older, plan, want_of
 
 KEYS = [user_key(b"0123456789abcdef", f"u{i}") for i in range(4)]
 
