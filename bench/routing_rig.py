@@ -19,7 +19,7 @@ from bench.routing_site import Child, Program, children_of, cores, cpu_ns, free_
 from bench.routing_variants import WHOLE, variant
 from bench.routing_world import Crowd
 from contract.table import RoutingTable
-from dataplane.gateway.config import HAPROXY_ENVIRONMENT, SLOT_TABLE, USER_TABLE, GatewayConfig, render_maps
+from dataplane.gateway.config import FILLED_KEY, HAPROXY_ENVIRONMENT, ID_TABLE, SLOT_TABLE, USER_TABLE, GatewayConfig, render_maps
 from dataplane.gateway.runtime_api import RuntimeApi
 from dataplane.gateway.tables import HotUsers, want_of
 
@@ -107,6 +107,8 @@ def proxy(
 
 async def _fill(config: GatewayConfig, slots: Mapping[int, int], users: Mapping[str, int]) -> None:
     api = RuntimeApi(config.admin_socket)
+    numbers = (*sorted({*slots.values(), *users.values()}), FILLED_KEY)
+    await api.expect([f"set table {ID_TABLE} key {number} data.server_id {number}" for number in numbers])
     await api.expect([f"set table {SLOT_TABLE} key {slot} data.gpt0 {server}" for slot, server in slots.items()])
     await api.expect([f"set table {USER_TABLE} key {key} data.gpt0 {server}" for key, server in users.items()])
     await api.close()

@@ -25,8 +25,8 @@ class Part:
 
 BOUND = Part("bound of the hash", r"^  hash-balance-factor ")
 ECHO = Part("choice that the caller echoes", r"gr_echo|^  http-request del-header x-gr-instance$")
-SLOTS = Part("slot table", r"gr_slot\b")
-USERS = Part("hot-user table", r"gr_user\b")
+SLOTS = Part("slot table", r"gr_slot\b|,table_gpt0\(gr_slots\)")
+USERS = Part("hot-user table", r"gr_user\b|set-var\(txn.gr_bare\)|,table_gpt0\(gr_users\)")
 NAMES = Part("name of the instance in the answer", r"^  http-response set-header x-gr-instance ")
 KEY = Part("user key at the edge", r"gr_key|^  http-request del-header x-(user-id|gr-user-key)$")
 HASH = Part("hash of the key", r"^  balance hash ", "  balance hash req.fhdr(x-user-id)")

@@ -2,8 +2,9 @@
 
 A request's user id is hashed at the edge and taken out of the request; what HAProxy stores, logs and shows is the user key
 alone. The instance is looked up in this order: the choice that the caller echoes, the hot-user table, the slot table, and as
-the last resort HAProxy's own consistent hash with bounded load. Both tables hold server ids and are written only through the
-runtime API: traffic never writes them.
+the last resort HAProxy's own consistent hash with bounded load. Both tables hold server ids and are written only by the agent:
+traffic never writes them. From an id HAProxy comes to its server by a third table, which is its own; as long as that is empty,
+after a start or a reload, it searches for the server by name.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from dataplane.gateway.servers import Server
 FLEET = "gr_fleet"
 SLOT_TABLE = "gr_slots"
 USER_TABLE = "gr_users"
+ID_TABLE = "gr_ids"
+FILLED_KEY = 0
+"""Key of the id table, no server's, that says that the table is filled."""
 INSTANCE_MAP = "instances.map"
 ECHO_MAP = "echo.map"
 HAPROXY_ENVIRONMENT = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
@@ -34,6 +38,7 @@ _PEER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _HTTP_PATH = re.compile(r"/[\w./?=&-]{0,200}")
 _MIN_KEY_BYTES = 16
 _LEAST_FALLBACK_PERCENT = 200
+_MAX_SERVERS = 65_536
 
 
 class ConfigError(ValueError):
@@ -284,7 +289,10 @@ def _tables(config: GatewayConfig) -> str:
   stick-table type string len {USER_KEY_HEX_LENGTH} size {config.max_users} nopurge store gpt0 peers gr_peers
 
 backend {SLOT_TABLE}
-  stick-table type integer size {2 * SLOTS} nopurge store gpt0 peers gr_peers"""
+  stick-table type integer size {2 * SLOTS} nopurge store gpt0 peers gr_peers
+
+backend {ID_TABLE}
+  stick-table type integer size {_MAX_SERVERS} nopurge store server_id"""
 
 
 def _frontend(config: GatewayConfig) -> str:
@@ -319,6 +327,7 @@ def _frontend(config: GatewayConfig) -> str:
 
 
 def _fleet(config: GatewayConfig, servers: tuple[Server, ...]) -> str:
+    user, slot = f"table_gpt0({USER_TABLE})", f"xxh32,mod({SLOTS}),table_gpt0({SLOT_TABLE})"
     lines = [
         f"backend {FLEET}",
         "  balance hash var(txn.gr_key)",
@@ -330,13 +339,17 @@ def _fleet(config: GatewayConfig, servers: tuple[Server, ...]) -> str:
     lines += [
         f"  http-request set-var(txn.gr_echo) req.fhdr(x-gr-instance),map_str({config.map_paths[1]})",
         "  http-request del-header x-gr-instance",
-        f"  http-request set-var(txn.gr_user) var(txn.gr_key),table_gpt0({USER_TABLE}) if {{ var(txn.gr_key) -m found }}",
-        f"  http-request set-var(txn.gr_slot) var(txn.gr_key),xxh32,mod({SLOTS}),table_gpt0({SLOT_TABLE})"
-        " if { var(txn.gr_key) -m found }",
+        # Without the id table servers are found by name, one after the other.
+        f"  http-request set-var(txn.gr_bare) var(txn.gr_key) unless {{ int({FILLED_KEY}),in_table({ID_TABLE}) }}",
+        f"  http-request set-var(txn.gr_user) var(txn.gr_bare),{user}",
+        f"  http-request set-var(txn.gr_slot) var(txn.gr_bare),{slot}",
         *(["  use-server %[var(txn.gr_echo)] if { var(txn.gr_echo) -m found }"] if config.honour_echo else []),
-        # A server that is down does not end the search: the next rule is tried, and after the last one the hash.
+        # A server that is down does not end the search: the next rule is tried, and after the last one the hash. HAProxy goes
+        # through the rules of the id table after these, and stops at the first server as well.
         "  use-server s%[var(txn.gr_user)] if { var(txn.gr_user) -m int gt 0 }",
         "  use-server s%[var(txn.gr_slot)] if { var(txn.gr_slot) -m int gt 0 }",
+        f"  stick match var(txn.gr_key),{user} table {ID_TABLE}",
+        f"  stick match var(txn.gr_key),{slot} table {ID_TABLE}",
     ]
     lines += [
         f"  server {s.label} {s.address} {server_options(s, config)}" + (" disabled" if s.draining_only else "") for s in servers

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 
-from dataplane.gateway.config import FLEET, SLOT_TABLE, USER_TABLE, GatewayConfig
+from dataplane.gateway.config import FLEET, ID_TABLE, SLOT_TABLE, USER_TABLE, GatewayConfig
 from dataplane.gateway.runtime_api import CommandRefused, RuntimeApi
 from dataplane.gateway.tables import GENERATION_KEY, LINEAGE_KEY, Held, HeldServer
 
@@ -14,6 +14,8 @@ _STATE_VERSION = "1"
 _STOPPED = "0"
 _COLUMNS = ("srv_id", "srv_name", "srv_addr", "srv_port", "srv_op_state", "srv_admin_state", "srv_uweight")
 _ENTRY = re.compile(r"^0x[0-9a-f]+: key=(\S+) [^\n]*\bgpt0=(\d+)", re.MULTILINE)
+_ID = re.compile(r"^0x[0-9a-f]+: key=(\d+) [^\n]*\bserver_id=(\d+)", re.MULTILINE)
+_NO_TABLE = "No such table"
 
 
 async def read_held(api: RuntimeApi, config: GatewayConfig, *, users: Mapping[str, int] | None = None) -> Held:
@@ -32,11 +34,12 @@ async def read_held(api: RuntimeApi, config: GatewayConfig, *, users: Mapping[st
         When it does not answer.
     """
     names, echoes = config.map_paths
-    state, used, slots, named, echoed = await api.ask_all(
+    state, used, slots, ids, named, echoed = await api.ask_all(
         [
             f"show servers state {FLEET}",
             f"show servers conn {FLEET}",
             f"show table {SLOT_TABLE}",
+            f"show table {ID_TABLE}",
             f"show map {names}",
             f"show map {echoes}",
         ]
@@ -45,6 +48,7 @@ async def read_held(api: RuntimeApi, config: GatewayConfig, *, users: Mapping[st
         users = _table(await api.ask(f"show table {USER_TABLE}"))
     try:
         held_slots = {int(key): value for key, value in _table(slots).items()}
+        held_ids = _ids(ids)
         servers = _servers(state, used)
     except (ValueError, IndexError, KeyError) as error:
         raise CommandRefused(f"an answer of HAProxy cannot be read: {error}") from error
@@ -56,6 +60,7 @@ async def read_held(api: RuntimeApi, config: GatewayConfig, *, users: Mapping[st
         users=users,
         names=_map(named),
         echoes=_map(echoed),
+        ids=held_ids,
     )
 
 
@@ -93,11 +98,18 @@ def _address(host: str, port: str) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _table(answer: str) -> dict[str, int]:
+def _ids(answer: str) -> frozenset[int] | None:
+    """Keys that lead to the server of that id; None where there is no such table."""
+    if answer.startswith(_NO_TABLE):
+        return None
+    return frozenset(int(key) for key, value in _table(answer, _ID).items() if int(key) == value)
+
+
+def _table(answer: str, entry: re.Pattern[str] = _ENTRY) -> dict[str, int]:
     head, _, entries = answer.partition("\n")
     if not head.startswith("# table:"):
         raise CommandRefused(f"show table: {answer[:200]!r}")
-    found = _ENTRY.findall(entries)
+    found = entry.findall(entries)
     if len(found) != entries.count("\n") + bool(entries):
         raise CommandRefused(f"show table: a line of {head[:200]!r} is no entry")
     return {key: int(value) for key, value in found}

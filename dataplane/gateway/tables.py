@@ -15,7 +15,7 @@ from typing import overload
 from contract.keys import SLOTS
 from contract.table import NOBODY, RoutingTable, unpack_slots
 from dataplane.fence import is_tombstone
-from dataplane.gateway.config import FLEET, SLOT_TABLE, USER_TABLE, GatewayConfig, server_options
+from dataplane.gateway.config import FILLED_KEY, FLEET, ID_TABLE, SLOT_TABLE, USER_TABLE, GatewayConfig, server_options
 from dataplane.gateway.servers import Refused, Server, servers_of
 
 GENERATION_KEY = SLOTS  # no slot: those end one below; nor is the next
@@ -49,7 +49,7 @@ class HeldServer:
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """What HAProxy holds; slots without an entry are missing."""
+    """What HAProxy holds; slots without an entry are missing, and `ids` is None in one without a table of ids, an older one."""
 
     servers: Mapping[int, HeldServer] = field(default_factory=dict)
     slots: Mapping[int, int] = field(default_factory=dict)
@@ -58,6 +58,7 @@ class Held:
     lineage: int = 0
     names: Mapping[str, str] = field(default_factory=dict)
     echoes: Mapping[str, str] = field(default_factory=dict)
+    ids: frozenset[int] | None = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,6 +266,7 @@ def _arriving(held: Held, want: Want, config: GatewayConfig) -> list[Step]:
             tuple(f"add server {FLEET}/{s.label} {s.address} {server_options(s, config)}" for s in new),
             "New server registered.",
         ),
+        Step("find servers by id", _ids(held, want)),
         Step(
             "name servers",
             tuple(_map_entry(names, held.names, s.label, s.name) for s in want.servers if held.names.get(s.label) != s.name),
@@ -281,6 +283,12 @@ def _arriving(held: Held, want: Want, config: GatewayConfig) -> list[Step]:
         ),
         Step("reopen servers", tuple(f"set server {FLEET}/{s.label} state ready" for s in reopened)),
     ]
+
+
+def _ids(held: Held, want: Want) -> tuple[str, ...]:
+    """Commands that lead from the id of a server to it; the last one says that all do."""
+    wanted = (*(s.id for s in want.servers), FILLED_KEY) if held.ids is not None else ()
+    return tuple(f"set table {ID_TABLE} key {i} data.server_id {i}" for i in wanted if i not in (held.ids or ()))
 
 
 def _map_entry(path: object, held: Mapping[str, str], key: str, value: str) -> str:
@@ -340,6 +348,7 @@ def _leaving(held: Held, want: Want, config: GatewayConfig, overdue: frozenset[i
     deleted = {f"s{h.id}" for h in idle}
     remaining = {f"s{i}" for i in held.servers} - deleted
     known = {server.label for server in want.servers} | remaining | deleted
+    lost = [i for i in held.ids or () if i != FILLED_KEY and f"s{i}" not in known]
     return [
         Step("drain", tuple(f"set server {FLEET}/s{i} state drain" for i in (*(h.id for h in to_drain), *to_drain_new))),
         Step(
@@ -355,5 +364,6 @@ def _leaving(held: Held, want: Want, config: GatewayConfig, overdue: frozenset[i
             "cut what is late", tuple(f"shutdown sessions server {FLEET}/s{h.id}" for h in idle if h.id in overdue and h.in_use)
         ),
         Step("delete servers", tuple(f"del server {FLEET}/s{h.id}" for h in idle), "Server deleted.", optional=True),
+        Step("forget ids", tuple(f"clear table {ID_TABLE} key {i}" for i in lost), optional=True),
         Step("forget names", tuple(f"del map {names} {label}" for label in held.names if label not in known)),
     ]

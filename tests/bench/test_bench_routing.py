@@ -18,7 +18,7 @@ from bench.routing_agent import config_of
 from bench.routing_page import page
 from bench.routing_rig import proxy
 from bench.routing_site import AFTER, BEFORE, RoutingSiteError, compiled, free_port, haproxy, instances, load
-from bench.routing_variants import LACKS, PLAIN, WHOLE, Part, _without, variant
+from bench.routing_variants import KEYED, LACKS, OVERRIDES, PLAIN, WHOLE, Part, _without, variant
 from bench.routing_world import ANYBODY, WHOEVER_IS_FIRST, Tables, crowd_of, name_of, owners, uid_of
 from dataplane.gateway.tables import want_of
 
@@ -113,7 +113,9 @@ def test_each_variant_lacks_just_its_parts_and_a_part_that_is_no_longer_there_is
     assert len(set(texts.values())) == len(LACKS)
     assert "gr_key" not in texts[PLAIN].split("frontend gr_in")[1]
     assert "balance hash req.fhdr(x-user-id)" in texts[PLAIN]
-    assert all(f"use-server s%[var(txn.{name})]" in texts[WHOLE] for name in ("gr_user", "gr_slot"))
+    for variant_, searches in ((WHOLE, 2), (OVERRIDES, 1), (KEYED, 0)):
+        assert texts[variant_].count("\n  stick match ") == texts[variant_].count("\n  use-server s%[") == searches
+    assert "gr_bare" not in texts[KEYED]
     with pytest.raises(ValueError, match="no line of it"):
         _without(Part("another", "no such line"), texts[WHOLE].splitlines())
 

@@ -17,7 +17,7 @@ class Model:
 
     def __init__(self) -> None:
         self.servers: dict[int, HeldServer] = {}
-        self.entries: dict[str, dict[str, int]] = {"gr_slots": {}, "gr_users": {}}
+        self.entries: dict[str, dict[str, int]] = {"gr_slots": {}, "gr_users": {}, "gr_ids": {}}
         self.maps: dict[str, dict[str, str]] = {str(path): {} for path in CONFIG.map_paths}
         self.refuses: set[str] = set()
 
@@ -34,6 +34,7 @@ class Model:
             lineage=lineage,
             names=names,
             echoes=echoes,
+            ids=frozenset(int(key) for key, value in self.entries["gr_ids"].items() if int(key) == value),
         )
 
     def run(self, command: str) -> str:
@@ -66,7 +67,9 @@ class Model:
                 return "Server deleted."
             case ["shutdown", "sessions", "server", label]:
                 return self._change(label, in_use=0)
-            case ["set", "table", name, "key", key, "data.gpt0", value]:
+            case ["set", "table", name, "key", key, "data.gpt0" | "data.server_id" as what, value]:
+                if (what == "data.server_id") != (name == "gr_ids"):
+                    return "Data type not stored in this table."
                 self.entries[name][key] = int(value)
                 return ""
             case ["clear", "table", name, "key", key]:

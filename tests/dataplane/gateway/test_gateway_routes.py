@@ -1,15 +1,20 @@
 """Where a request goes through a real HAProxy: the owner of its slot, its override, its echoed choice, or the fallback."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from gateway_world import POOL_KEY, Caller, Gateway, owner_in, row, table
+from gateway_world import POOL_KEY, Caller, Gateway, owner_in, row, table, until
 
 import contract.vectors
 from contract.keys import slot_of, user_key
 from contract.table import InstanceState
+from dataplane.gateway.config import FILLED_KEY, ID_TABLE
+from dataplane.gateway.held import read_held
+from dataplane.gateway.runtime_api import RuntimeApi
+from dataplane.gateway.servers import server_id
 
 VECTORS = json.loads((Path(contract.vectors.__file__).parent / "keys.json").read_text())
 
@@ -104,6 +109,57 @@ async def test_a_choice_of_a_draining_instance_still_holds_while_it_takes_no_new
     assert (await gateway.ask("u1", x_gr_instance="a")).me == "a"
 
 
+async def test_without_the_id_table_and_with_half_of_it_users_reach_who_the_tables_say(gateway: Gateway) -> None:
+    """As after a reload: slots are taught by the old process, ids come with the agent."""
+    wanted = table(1, gateway.rows("a", "b", "c"))
+    await gateway.offer(wanted)
+    key = user_key(POOL_KEY, "hot")
+    away = next(name for name in "abc" if name != owner_in(wanted)(key))
+    gateway.agent.set_users({key: f"uid-{away}"})
+    await gateway.settle()
+    await gateway.stop_agent()
+    api, ids = gateway.agent._api, [server_id(name, f"uid-{name}") for name in "ab"]
+    assert set((await read_held(api, gateway.config)).ids or ()) == {FILLED_KEY, *ids, server_id("c", "uid-c")}
+    for kept in ([], ids):
+        await api.ask_all([f"clear table {ID_TABLE}", *(f"set table {ID_TABLE} key {i} data.server_id {i}" for i in kept)])
+        assert (await gateway.ask("hot")).me == away
+        for user in (f"u-{i}" for i in range(20)):
+            assert (await gateway.ask(user)).me == owner_in(wanted)(user_key(POOL_KEY, user))
+    await api.ask(f"set table {ID_TABLE} key {FILLED_KEY} data.server_id {FILLED_KEY}")
+    assert {(await gateway.ask(f"u-{i}")).status for i in range(20)} == {200}, "c has no id: its users go to the hash"
+    gateway.start_agent()
+    await until(lambda: _filled(gateway, 4))
+
+
+async def test_a_haproxy_that_an_older_gateway_started_without_an_id_table_is_served_all_else(
+    make: Callable[..., Gateway], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = make()
+    for name in "abc":
+        await gateway.toy(name)
+    gateway.agent.write_files()
+    path = gateway.config.directory / "haproxy.cfg"
+    text = re.sub(rf"backend {ID_TABLE}\n.*\n|  stick match .*\n| unless {{ .*{ID_TABLE}.*", "", path.read_text())
+    assert ID_TABLE not in text
+    path.write_text(text)
+    with monkeypatch.context() as patched:
+        patched.setattr(gateway.agent, "write_files", lambda: None)
+        await gateway.start_haproxy()
+    gateway.start_agent()
+    wanted = table(1, gateway.rows("a", "b", "c"))
+    await gateway.offer(wanted)
+    for user in (f"u-{i}" for i in range(20)):
+        assert (await gateway.ask(user)).me == owner_in(wanted)(user_key(POOL_KEY, user))
+
+
+async def test_the_id_of_a_server_that_left_is_forgotten(gateway: Gateway) -> None:
+    await gateway.offer(table(1, gateway.rows("a", "b", "c")))
+    await gateway.offer(table(2, gateway.rows("a", "b")))
+    await until(lambda: _filled(gateway, 3))
+    await gateway.offer(table(3, []))
+    await until(lambda: _filled(gateway, 1))
+
+
 async def test_with_empty_tables_users_stick_to_one_server_by_the_fallback_hash(make: Callable[..., Gateway]) -> None:
     gateway = make()
     for name in "abc":
@@ -171,3 +227,11 @@ async def test_no_raw_id_stands_in_tables_statistics_or_logs(gateway: Gateway) -
     assert user_key(POOL_KEY, secret) in shown[0]
     assert not any(secret in text for text in shown)
     assert secret not in (gateway.folder / "haproxy.log").read_text()
+
+
+async def _filled(gateway: Gateway, count: int) -> bool:
+    api = RuntimeApi(gateway.config.admin_socket)
+    try:
+        return len((await read_held(api, gateway.config)).ids or ()) == count
+    finally:
+        await api.close()

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from contract.errors import ProtocolViolation
 from contract.keys import SLOTS, user_key
 from contract.table import NOBODY, InstanceState, RoutingTable, pack_slots
-from dataplane.gateway.servers import server_id, servers_of
 from dataplane.fence import Fence, lineage_of
+from dataplane.gateway.config import FILLED_KEY, ID_TABLE
+from dataplane.gateway.servers import server_id, servers_of
 from dataplane.gateway.tables import EMPTY, Held, HotUsers, Step, Want, is_older, plan, want_of
 
 KEYS = [user_key(b"0123456789abcdef", f"u{i}") for i in range(4)]
@@ -71,6 +72,7 @@ def agrees(held: Held, want: Want) -> None:
     assert {slot: owner for slot, owner in held.slots.items() if owner} == dict(want.slots)
     assert dict(held.users) == dict(want.users)
     assert (held.generation, held.lineage) == (want.generation, want.lineage)
+    assert held.ids == {s.id for s in want.servers} | {FILLED_KEY}
     assert dict(held.names) == {s.label: s.name for s in want.servers}
     assert dict(held.echoes) == {s.name: s.label for s in want.servers}
 
@@ -120,6 +122,17 @@ def test_draining_one_of_thirty_two_writes_its_slots_alone() -> None:
     two = want_of(table(2, [row("i5", 81, state=InstanceState.DRAINING) if r.name == "i5" else r for r in rows], owners=owners))
     slots = next(step for step in plan(model.held(), two, config=CONFIG) if step.what == "slots")
     assert len(slots.commands) == SLOTS // 32
+
+
+def test_ids_lead_to_servers_before_slots_name_them_and_a_haproxy_without_such_a_table_is_written_all_else() -> None:
+    model, want = Model(), want_of(table(1, [row(name, 81) for name in "ab"]))
+    steps = {step.what: step for step in plan(model.held(), want, config=CONFIG)}
+    names = list(steps)
+    assert names.index("add servers") < names.index("find servers by id") < names.index("slots")
+    assert steps["find servers by id"].commands[-1].startswith(f"set table {ID_TABLE} key {FILLED_KEY} ")
+    outdated = plan(replace(model.held(), ids=None), want, config=CONFIG)
+    assert [step for step in outdated if any(ID_TABLE in command for command in step.commands)] == []
+    assert "slots" in {step.what for step in outdated}
 
 
 def test_an_older_table_of_the_same_pool_writes_no_slot_and_one_of_another_pool_or_object_does() -> None:
