@@ -258,6 +258,13 @@ def test_a_full_table_is_accepted(kube_api: httpx.Client, namespace: str) -> Non
         for n in range(1024)
     ]
     status = {"generation": 3, "keyId": "k1", "instances": instances, "slots": pack_slots([n % 1024 for n in range(4096)])}
+    status["limits"] = {
+        "boundedLoadPercent": 125,
+        "boundedLoadFloor": 0,
+        "hotUsersMax": 0,
+        "hotUserSeconds": 1,
+        "keyHeader": "x-k",
+    }
     answer = kube_api.patch(
         f"{collection('GRRoutingTable', namespace)}/sample/status",
         params={"fieldValidation": "Strict"},

@@ -49,6 +49,7 @@ def test_a_pool_becomes_ready_and_its_split_and_table_are_reported(fleet: Fleet,
     assert pool["selector"] == "grfleet.dev/pool=pool"
     table = fleet.table()["status"]
     assert table["generation"] == pool["tableGeneration"] == 1
+    assert table["limits"]["hotUsersMax"] == 100_000
     assert table["instances"][0]["uid"] == instance["metadata"]["uid"]
     assert table["instances"][0]["address"] == pair.service_url
 

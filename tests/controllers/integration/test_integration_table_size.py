@@ -6,10 +6,11 @@ import json
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from contract.keys import SLOTS
-from contract.table import pack_slots
+from contract.table import limits_of, pack_slots
 from dataplane.follow import table_from
 from dataplane.gateway.tables import want_of
 from testbed.control_plane import ControlPlane
@@ -45,6 +46,13 @@ def test_the_table_of_a_thousand_pods_is_below_256_kib_as_the_api_server_sends_i
         "movedPercent": "99.999",
         "recentMoves": [{"time": "2026-05-01T12:00:00Z", "generation": 10**6, "movedPercent": "99.999"}] * 64,
         "publishedAt": "2026-05-01T12:00:00Z",
+        "limits": {
+            "boundedLoadPercent": 1000,
+            "boundedLoadFloor": 100_000,
+            "hotUsersMax": 1_000_000,
+            "hotUserSeconds": 86_400,
+            "keyHeader": "x" * 63,
+        },
     }
     sent = kube_api.patch(f"{path}/status", params=query, content=json.dumps({**body, "status": status}), headers=APPLY)
     sent.raise_for_status()
@@ -52,4 +60,6 @@ def test_the_table_of_a_thousand_pods_is_below_256_kib_as_the_api_server_sends_i
     answer = kube_api.get(path)
 
     assert len(answer.content) < 256 * 1024, len(answer.content)
-    assert len(want_of(table_from(answer.content).table).servers) == INSTANCES
+    table = table_from(answer.content).table
+    assert len(want_of(table).servers) == INSTANCES
+    assert msgspec.to_builtins(limits_of(table)) == status["limits"]
