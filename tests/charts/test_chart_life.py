@@ -33,6 +33,12 @@ def test_a_release_from_nothing_to_tuned_to_gone_as_documented(cluster: Cluster,
     cluster.run("rollback")
     assert min_emb_percent(cluster) == before
 
+    cluster.shell("kubectl create namespace feed")
+    shown = cluster.run("gateway")
+    assert "deployment.apps/ranker-gateway" in shown
+    assert "service/ranker-gateway" in shown
+    assert cluster.get("rtp", "default", "-n", SYSTEM)["spec"]["userKeySecret"]["name"] == "user-key"
+
     with operator_of(cluster, tmp_path) as log:
         wait_until_it_is_ready_and_leads(cluster, log)
         cluster.plane.kubectl("apply", "-f", "-", input=json.dumps(POOL))
