@@ -68,7 +68,8 @@ class GatewayConfig:
         request that is tried again elsewhere. Below 200 the survivors of a small fleet may all stand at the bound, as they carry
         the load of a dead one as well; HAProxy would then choose the dead one again for the retry.
     peers
-        `name -> address` of all replicas; `local_peer` names this one. Without peers the tables still survive a reload.
+        `name -> address` of all replicas; `local_peer` names this one. Without peers a process that has run for ten seconds
+        still teaches its successor.
     check_path
         Path of an HTTP health check; None checks that the port opens.
     honour_echo
