@@ -24,7 +24,7 @@ from contract.residency import (
 )
 from contract.table import InstanceState, TableInstance
 from dataplane.agent.residency import KEPT
-from dataplane.gateway.residents import Chosen, Residents
+from dataplane.hot_users.residents import Chosen, Residents
 
 USERS, INSTANCES, CHANGES = 100_000, 32, 600
 PERIOD_MS = 2_000.0

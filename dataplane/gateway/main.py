@@ -24,12 +24,12 @@ from contract.sockets import CannotListen
 from dataplane.agent import logs
 from dataplane.follow import Published, TableSource, source_of
 from dataplane.gateway.agent import GatewayAgent
-from dataplane.gateway.agents import ResidencyLoop
 from dataplane.gateway.config import HAPROXY_ENVIRONMENT, ConfigError, GatewayConfig, validate
 from dataplane.gateway.health import route_of
-from dataplane.gateway.hot_users import add_flags, loop_of
 from dataplane.gateway.resolve import HostBook, system_lookup
 from dataplane.gateway.runtime_api import RuntimeApi, RuntimeUnavailable, process_of
+from dataplane.hot_users.agents import ResidencyLoop
+from dataplane.hot_users.flags import add_flags, loop_of
 from dataplane.probes import probes
 
 log = logging.getLogger("grfleet.gateway")

@@ -23,8 +23,8 @@ from contract.sockets import CannotListen
 from contract.table import can_carry_a_key
 from dataplane.agent import logs
 from dataplane.follow import TableSource, source_of
-from dataplane.gateway.agents import ResidencyLoop
-from dataplane.gateway.hot_users import add_flags, loop_of
+from dataplane.hot_users.agents import ResidencyLoop
+from dataplane.hot_users.flags import add_flags, loop_of
 from dataplane.picker.chooser import PickLimits
 from dataplane.picker.endpoints_file import EndpointsFile
 from dataplane.picker.exchange import Edge

@@ -34,8 +34,8 @@ from controllers.runtime.runtime import Runtime  # noqa: E402
 from controllers.runtime.settings import Settings  # noqa: E402
 from dataplane.agent.metrics import AgentMetrics  # noqa: E402
 from dataplane.gateway.metrics import GatewayMetrics  # noqa: E402
+from dataplane.hot_users.metrics import ResidencyMetrics  # noqa: E402
 from dataplane.picker.metrics import PickerMetrics  # noqa: E402
-from dataplane.gateway.residency_metrics import ResidencyMetrics  # noqa: E402
 from engines.reference.clock import ModelClock  # noqa: E402
 from engines.reference.metrics import render  # noqa: E402
 from simulator.core.instance import GRInstanceCore  # noqa: E402

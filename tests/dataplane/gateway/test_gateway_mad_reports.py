@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from test_gateway_residents import AWAY, KEY, Fleet, home_of, state
 
 from contract.residency import InstanceLoad, ResidencyReport, UserState, decode_report, pack_overrides
-from dataplane.gateway.residents import LOAD_MEMORY_MS
+from dataplane.hot_users.residents import LOAD_MEMORY_MS
 
 MAD = st.sampled_from([0.0, 1e-300, 1e3, 1e12, 1e38, 1e300, 1.7e308])
 MANY = st.sampled_from([0, 1, 1000, 2**31, 2**53, 2**62])

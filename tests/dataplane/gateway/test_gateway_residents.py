@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from contract.keys import slot_of
 from contract.residency import InstanceLoad, ResidencyReport, UserState
 from contract.table import InstanceState, TableInstance
-from dataplane.gateway.residents import Chosen, Residents
+from dataplane.hot_users.residents import Chosen, Residents
 from policies.routing.types import Limits, LoadBound
 
 NAMES = ("a", "b", "c")

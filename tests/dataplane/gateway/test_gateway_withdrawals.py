@@ -11,7 +11,7 @@ from contract.keys import slot_of
 from contract.table import InstanceState, TableInstance
 from dataplane.agent.intent import IntentBook
 from dataplane.agent.loop import Agent
-from dataplane.gateway.residents import Residents
+from dataplane.hot_users.residents import Residents
 from grfleet.demo.rehearsal import CoreEngine, VirtualClock
 from policies.routing.types import Limits
 from simulator.core.config import InstanceConfig

@@ -13,7 +13,7 @@ from contract.keys import SLOTS, slot_of, user_key
 from contract.residency import OVERRIDES_PATH, InstanceLoad, OverrideTable, ResidencyReport, UserState
 from contract.table import InstanceState, RoutingTable, TableInstance, pack_slots
 from dataplane.agent.http_server import Answer, Handler, Request, Route, serving
-from dataplane.gateway.hot_users import loop_of
+from dataplane.hot_users.flags import loop_of
 from dataplane.picker import main as command
 from dataplane.picker.chooser import PickLimits
 from dataplane.picker.exchange import Edge

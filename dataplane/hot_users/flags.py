@@ -1,4 +1,4 @@
-"""Hot users on the command line of `grfleet-gateway`: flags, and the loop that they ask for; off without `--agents`.
+"""Hot users on the command line of gateways and pickers: flags, and the loop that they ask for; off without `--agents`.
 
 Their number, time and bound are what the pool's table says, but for what a flag says.
 """
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from contract.table import TableLimits
-from dataplane.gateway.agents import PERIOD_S, Addresses, ResidencyLoop, UsersFace
-from dataplane.gateway.residents import Residents
+from dataplane.hot_users.agents import PERIOD_S, Addresses, ResidencyLoop, UsersFace
+from dataplane.hot_users.residents import Residents
 from policies.routing.types import Limits, LoadBound
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from dataplane.agent.instruments import Counter, Gauge, Registry
-from dataplane.gateway.residents import ResidentsView
+from dataplane.hot_users.residents import ResidentsView
 
 OUTCOMES = ("taken", "old", "fenced", "missing", "restarted")
 

@@ -2,7 +2,7 @@
 
 Reports are bound to (uid, start id) of an instance, and so are overrides: a process that is gone leaves nothing to its successor.
 What is missing moves nobody: an agent that is silent keeps its users, and they are trusted less and less where they are not. All
-of it is arithmetic on one thread; who asks the agents is `dataplane.gateway.agents`.
+of it is arithmetic on one thread; who asks the agents is `dataplane.hot_users.agents`.
 """
 
 from __future__ import annotations
