@@ -16,6 +16,7 @@ import bench.routing
 import bench.routing_ablation
 import bench.simulator
 import bench.tiers
+from bench.ending import end_in_order
 
 BENCHMARKS = {
     "agent": bench.agent.run,
@@ -43,6 +44,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="last line of stdout is one JSON array")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
+    end_in_order()
     chosen = BENCHMARKS if options.name == "all" else {options.name: (BENCHMARKS | BY_HAND)[options.name]}
     for run in chosen.values():
         run(quick=options.quick, as_json=options.json, seed=options.seed)

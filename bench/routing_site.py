@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from bench.ending import end_with_the_caller
 from testbed.binaries import cache_directory
 from testbed.debian import DebianError, ensure_debian_tree
 
@@ -148,6 +149,7 @@ class Child:
                 stderr=stream,
                 env=environment,
                 text=True,
+                preexec_fn=end_with_the_caller,
             )
         os.sched_setaffinity(self.process.pid, on)
         with contextlib.suppress(PermissionError):
