@@ -9,7 +9,7 @@ import pytest
 from chart_tools import CHART, Helm, grants_of, of_kind, the
 
 from dataplane.gateway import main as command
-from dataplane.gateway.config import validate
+from dataplane.gateway.config import HAPROXY_ENVIRONMENT, validate
 
 GATEWAYS = str(CHART / "ci" / "gateways.yaml")
 KINDS = ("ServiceAccount", "Role", "RoleBinding", "Service", "Deployment", "PodDisruptionBudget", "NetworkPolicy")
@@ -119,6 +119,8 @@ def test_the_agent_takes_the_arguments_that_the_chart_gives_it(helm: Helm, flags
     assert options.table == "kubernetes:feed/ranker"
     started = found["haproxy"]["command"]
     assert started[-1] == str(config.directory / "haproxy.cfg")
+    assert {each["name"]: each["value"] for each in found["haproxy"]["env"]} == HAPROXY_ENVIRONMENT
+    assert [each.split("=")[0] for each in arguments].count("--haproxy-master") == 1
     assert f"{options.haproxy_master},mode,600" in started
     assert f"{config.master_socket},mode,600" in found["haproxy"]["command"]
     ports = {port["name"]: port["containerPort"] for each in found.values() for port in each.get("ports", ())}
