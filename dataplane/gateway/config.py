@@ -146,7 +146,7 @@ def validate(config: GatewayConfig) -> None:
         raise ConfigError(f"id header: {config.id_header} is needed for something else")
     if config.key_header is not None:
         _matching("key header", config.key_header, _HEADER)
-        if not can_carry_a_key(config.key_header):
+        if not can_carry_a_key(config.key_header.lower()):
             raise ConfigError(f"key header: {config.key_header} is needed for something else")
     if config.key_id:
         _matching("key id", config.key_id, _PEER)

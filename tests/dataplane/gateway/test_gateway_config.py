@@ -69,7 +69,7 @@ def test_haproxy_takes_the_file_without_a_warning(haproxy: Tree, short_folder: P
         {"peers": {"a": "x y"}, "local_peer": "a"},
         {"bounded_load_percent": 199},
         {"key_header": "a b"},
-        {"key_header": "host"},
+        {"key_header": "Host"},
         {"retriable_bytes": 100},
         {"threads": 0},
         {"drain_seconds": 0},
