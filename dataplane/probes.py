@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from contract.residency import OVERRIDES_PATH
-from dataplane.agent.http_server import Answer, Handler, Request, Route, serving
+from dataplane.http.server import Answer, Handler, Request, Route, serving
 
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -21,7 +21,7 @@ import crds.instance
 import crds.pool_rollout
 import crds.preinference_policy
 import dataplane.agent.estimate
-import dataplane.agent.logs
+import dataplane.logs
 import policies.allocation.apply
 import policies.allocation.estimator
 import policies.allocation.latency
@@ -162,5 +162,5 @@ def test_every_reason_that_the_operator_takes_for_bad_data_is_one_that_an_agent_
 
 def test_operator_and_agent_write_the_same_kind_of_log_line() -> None:
     record = logging.LogRecord("grfleet", logging.INFO, __file__, 1, "hello %s", ("world",), None)
-    lines = [json.loads(formatter.format(record)) for formatter in (JsonFormatter(), dataplane.agent.logs.JsonFormatter())]
+    lines = [json.loads(formatter.format(record)) for formatter in (JsonFormatter(), dataplane.logs.JsonFormatter())]
     assert lines[0] == lines[1]

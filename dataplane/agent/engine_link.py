@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from contract import answers, engine, ring, samples
 from contract.errors import ProtocolViolation
 from contract.residency import ResidencyReport, decode_report
-from dataplane.agent.http_line import HttpLine, Response
+from dataplane.http.line import HttpLine, Response
 
 AUDIT_EVERY = 128
 """One reading of samples in so many goes over HTTP, to see whether the ring holds what the engine says it does."""

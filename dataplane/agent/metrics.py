@@ -3,7 +3,7 @@
 A private registry, so that several agents can live in one process in tests. Bytes and seconds, no users, bounded labels.
 """
 
-from dataplane.agent.instruments import Counter, Gauge, Histogram, Registry
+from dataplane.instruments import Counter, Gauge, Histogram, Registry
 
 _DECIDE_BUCKETS = (25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 50e-3, 0.25)
 _TICK_BUCKETS = (1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 0.1, 0.25, 1.0, 5.0)

@@ -17,13 +17,13 @@ from functools import partial
 from pathlib import Path
 
 from contract.sockets import CannotListen
-from dataplane.agent import logs
+from dataplane import logs
 from dataplane.agent.alarm import AgentLoop
 from dataplane.agent.engine_link import EngineLink
-from dataplane.agent.http_server import serving
 from dataplane.agent.intent import IntentBook
 from dataplane.agent.loop import Agent
 from dataplane.agent.server import route_of
+from dataplane.http.server import serving
 
 KEY_BYTES = 32
 log = logging.getLogger("grfleet.agent")

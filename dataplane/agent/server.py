@@ -26,7 +26,7 @@ from contract.agent import (
     ModelStatus,
 )
 from contract.residency import ResidencyReport
-from dataplane.agent.http_server import Answer, Handler, Request, Route
+from dataplane.http.server import Answer, Handler, Request, Route
 
 MAX_INTENT_BYTES = 64 * 1024
 MAX_CURSOR = 1 << 62

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from dataplane.agent.http_server import Route
 from dataplane.gateway.metrics import GatewayMetrics, GatewayView
+from dataplane.http.server import Route
 from dataplane.probes import Face, HotUsersFace, routes
 
 

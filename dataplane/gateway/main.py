@@ -21,7 +21,7 @@ from typing import Any
 
 from contract.errors import ProtocolViolation
 from contract.sockets import CannotListen
-from dataplane.agent import logs
+from dataplane import logs
 from dataplane.follow import Published, TableSource, source_of
 from dataplane.gateway.agent import GatewayAgent
 from dataplane.gateway.config import HAPROXY_ENVIRONMENT, ConfigError, GatewayConfig, validate

@@ -10,8 +10,8 @@ import math
 from collections import Counter as Tally
 from dataclasses import dataclass
 
-from dataplane.agent.instruments import Counter, Gauge, Registry
 from dataplane.gateway.tables import Held, HeldServer
+from dataplane.instruments import Counter, Gauge, Registry
 
 SERVER_STATES = ("ready", "down", "draining", "maintenance")
 RESULTS = ("settled", "older", "waiting", "refused", "unavailable", "failed")

@@ -25,9 +25,9 @@ from contract.agent import PREFIX
 from contract.errors import ProtocolViolation, Unreachable
 from contract.residency import MAX_OVERRIDES, decode_report, pack_overrides
 from contract.table import RoutingTable, TableInstance, TableLimits, limits_of, unpack_slots
-from dataplane.agent.http_line import HttpLine
 from dataplane.hot_users.metrics import ResidencyMetrics
 from dataplane.hot_users.residents import Chosen, Residents, ResidentsView
+from dataplane.http.line import HttpLine
 from policies.routing.types import Limits
 
 log = logging.getLogger("grfleet.gateway")

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 
-from dataplane.agent.instruments import Counter, Gauge, Registry
 from dataplane.hot_users.residents import ResidentsView
+from dataplane.instruments import Counter, Gauge, Registry
 
 OUTCOMES = ("taken", "old", "fenced", "missing", "restarted")
 

@@ -21,7 +21,7 @@ import uvloop
 from contract.errors import ProtocolViolation
 from contract.sockets import CannotListen
 from contract.table import can_carry_a_key
-from dataplane.agent import logs
+from dataplane import logs
 from dataplane.follow import TableSource, source_of
 from dataplane.hot_users.agents import ResidencyLoop
 from dataplane.hot_users.flags import add_flags, loop_of

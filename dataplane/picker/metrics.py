@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 
-from dataplane.agent.http_server import Route
-from dataplane.agent.instruments import Counter, Gauge, Registry
+from dataplane.http.server import Route
+from dataplane.instruments import Counter, Gauge, Registry
 from dataplane.picker.picker import Picker
 from dataplane.probes import HotUsersFace, routes
 

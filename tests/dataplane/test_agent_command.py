@@ -8,9 +8,9 @@ import httpx
 import pytest
 from dataplane_processes import start
 
-from dataplane.agent.logs import JsonFormatter
 from dataplane.agent.main import main
 from dataplane.agent.process import ConfigurationError, read_public_key
+from dataplane.logs import JsonFormatter
 
 KEY = bytes(range(32))
 

@@ -11,9 +11,9 @@ import pytest
 from dataplane_world import World
 
 from contract.agent import IdleAnswer, IdleReason
-from dataplane.agent.http_server import serving
 from dataplane.agent.idle import MAX_WAITERS
 from dataplane.agent.server import route_of
+from dataplane.http.server import serving
 
 
 async def test_the_engine_is_told_to_drain_once_and_the_status_says_so(world: World) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from contract.errors import ProtocolViolation, Unreachable
-from dataplane.agent.http_answer import UsualHead
-from dataplane.agent.http_line import HttpLine
+from dataplane.http.answer import UsualHead
+from dataplane.http.line import HttpLine
 
 LATE_S = 0.06
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from contract.answers import MAX_ANSWER_BYTES
 from contract.errors import ProtocolViolation, Unreachable
-from dataplane.agent.http_line import HttpLine, Response
+from dataplane.http.line import HttpLine, Response
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"

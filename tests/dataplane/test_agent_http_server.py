@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contract.sockets import CannotListen
-from dataplane.agent import http_server
-from dataplane.agent.http_server import Answer, Handler, Request, serving
+from dataplane.http import server as http_server
+from dataplane.http.server import Answer, Handler, Request, serving
 
 
 class Face:

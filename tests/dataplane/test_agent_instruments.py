@@ -5,7 +5,7 @@ import math
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dataplane.agent.instruments import Counter, Gauge, Histogram, Registry
+from dataplane.instruments import Counter, Gauge, Histogram, Registry
 
 
 def read(registry: Registry) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:

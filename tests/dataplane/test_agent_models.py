@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from contract import agent
 from contract.agent import MAX_MODEL_BYTES, ModelAnswer, ModelStatus
 from contract.agent_client import AgentClient
-from dataplane.agent.http_server import serving
 from dataplane.agent.server import route_of
+from dataplane.http.server import serving
 from policies.allocation.features import FEATURES
 from policies.allocation.model_file import SHAPES, digest_of
 

@@ -217,7 +217,7 @@ async def test_the_agent_tells_of_its_load_beside_the_users(world: World) -> Non
 
 @pytest.mark.parametrize(("query", "status"), [("", 404), ("cursor=5", 404), ("cursor=-1", 400), ("cursor=x", 400)])
 async def test_a_cursor_is_a_whole_number_and_no_report_is_404(world: World, query: str, status: int) -> None:
-    from dataplane.agent.http_server import Handler, Request
+    from dataplane.http.server import Handler, Request
 
     handler = route_of(world.agent)("GET", f"{PREFIX}/residency")
     assert isinstance(handler, Handler)

@@ -11,8 +11,8 @@ from contract.agent import AgentStatus, DecisionRecord, DecisionsAnswer, EngineR
 from contract.agent_client import AgentClient
 from contract.residency import ResidencyReport, UserState
 from dataplane.agent.decisions import MAX_BYTES, PAGE, DecisionRing
-from dataplane.agent.http_server import serving
 from dataplane.agent.server import MAX_INTENT_BYTES, route_of
+from dataplane.http.server import serving
 
 
 class CannedFace:

@@ -14,12 +14,12 @@ from contract.agent import PREFIX
 from contract.keys import slot_of
 from contract.residency import OVERRIDES_PATH, InstanceLoad, OverrideTable, ResidencyReport, UserState, unpack_overrides
 from contract.table import RoutingTable, TableInstance, TableLimits
-from dataplane.agent.http_server import Answer, Handler, Request, serving
 from dataplane.gateway.health import route_of
 from dataplane.hot_users.agents import Addresses, ResidencyLoop
 from dataplane.hot_users.flags import GivenLimits
 from dataplane.hot_users.metrics import ResidencyMetrics
 from dataplane.hot_users.residents import Residents, ResidentsView
+from dataplane.http.server import Answer, Handler, Request, serving
 from policies.routing.types import Limits, LoadBound
 
 KEY = next(f"{n:032x}" for n in range(99) if slot_of(f"{n:032x}") % 2 == 0)  # its slot is a's

@@ -146,7 +146,7 @@ def test_a_flag_that_cannot_be_used_is_named(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dataplane.agent.logs.configure", lambda level: None)  # the log of the tests stays theirs
+    monkeypatch.setattr("dataplane.logs.configure", lambda level: None)  # the log of the tests stays theirs
     defaults = ["--table", "x", "--pool-key", str(pool_key), "--directory", str(short_folder)]
     assert main([*defaults, *arguments]) == 2
     assert said in capsys.readouterr().err

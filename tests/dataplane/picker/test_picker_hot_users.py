@@ -12,8 +12,8 @@ from contract.agent import PREFIX
 from contract.keys import SLOTS, slot_of, user_key
 from contract.residency import OVERRIDES_PATH, InstanceLoad, OverrideTable, ResidencyReport, UserState
 from contract.table import InstanceState, RoutingTable, TableInstance, pack_slots
-from dataplane.agent.http_server import Answer, Handler, Request, Route, serving
 from dataplane.hot_users.flags import loop_of
+from dataplane.http.server import Answer, Handler, Request, Route, serving
 from dataplane.picker import main as command
 from dataplane.picker.chooser import PickLimits
 from dataplane.picker.exchange import Edge

@@ -12,8 +12,8 @@ from client_tables import KEY, SECRET, HandClock, table
 from contract.errors import ProtocolViolation
 from contract.keys import user_key
 from contract.residency import MAX_OVERRIDES, OverrideTable, pack_overrides, unpack_overrides
-from dataplane.agent.http_server import serving
 from dataplane.gateway.health import route_of
+from dataplane.http.server import serving
 from grfleet.client import AsyncClient, Client, GatewayOverrides, Router, keep_overrides
 
 USER = "a" * 32

@@ -13,7 +13,7 @@ import select
 import socket
 from typing import Protocol, Self
 
-from dataplane.agent.http_answer import IncomingAnswer, Malformed, Response, UsualHead
+from dataplane.http.answer import IncomingAnswer, Malformed, Response, UsualHead
 
 PATIENCE_MS = 25
 """Longest wait for an answer that holds up everything else in the process."""

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
 
 from contract.errors import ProtocolViolation, Unreachable
-from dataplane.agent.http_answer import Malformed, Response
-from dataplane.agent.http_connection import ClosedByPeer, Connection, StreamConnection, UnixConnection
+from dataplane.http.answer import Malformed, Response
+from dataplane.http.connection import ClosedByPeer, Connection, StreamConnection, UnixConnection
 
 if TYPE_CHECKING:
     import ssl
