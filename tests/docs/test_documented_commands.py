@@ -150,6 +150,21 @@ def test_links_between_pages_lead_somewhere() -> None:
             assert (path.parent / target).exists(), f"{path.relative_to(ROOT)} links to {target}"
 
 
+def test_links_to_a_heading_name_one_that_is_there() -> None:
+    pages = {path.resolve(): path.read_text() for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]}
+    anchors = {path: {anchor_of(heading) for heading in re.findall(r"^#+ (.*)$", text, re.M)} for path, text in pages.items()}
+    for path, text in pages.items():
+        for target, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)]*)\)", re.sub(r"`[^`\n]*`", "", text)):
+            there = (path.parent / target).resolve() if target else path
+            assert anchor in anchors.get(there, {anchor}), f"{path.relative_to(ROOT)} links to {target}#{anchor}"
+
+
+def anchor_of(heading: str) -> str:
+    """The name by which pages on the web link to a heading."""
+    shown = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading.strip().lower())
+    return re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", shown))
+
+
 def test_the_map_of_the_documentation_names_every_page() -> None:
     shown = (ROOT / "docs/README.md").read_text()
     pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")} - {"README.md"}
