@@ -25,6 +25,8 @@ MAY_IMPORT = {
 }
 # The router client is a library for callers: it must not drag the operator in.
 NARROWER = {"grfleet/client": {"contract", "policies"}}
+# Processes of their own, each in its own image; what two of them need lies beside them.
+APART = ("dataplane/agent", "dataplane/gateway", "dataplane/picker")
 PURE = {"policies": {"kopf", "kubernetes", "httpx", "aiohttp", "logging", "time", "asyncio", "random"}}
 
 
@@ -50,6 +52,14 @@ def test_a_module_imports_only_rooms_that_its_own_room_may_see(path: Path) -> No
     allowed = next((rooms for prefix, rooms in NARROWER.items() if place.startswith(prefix)), MAY_IMPORT[room])
     ours = imported_roots(path) & (ALL | {"bench", "tests"})
     assert ours <= allowed | {room}, f"{place} imports {sorted(ours - allowed - {room})}"
+
+
+def test_parts_of_the_data_plane_import_nothing_from_each_other_and_what_they_share_nothing_of_theirs() -> None:
+    for path in (ROOT / "dataplane").rglob("*.py"):
+        own = str(path.parent.relative_to(ROOT))
+        modules = {node.module or "" for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)}
+        taken = {part for part in APART if any(f"{name}.".startswith(part.replace("/", ".") + ".") for name in modules)}
+        assert taken <= {own}, path.relative_to(ROOT)
 
 
 @pytest.mark.parametrize("room", sorted(PURE))

@@ -1,4 +1,4 @@
-"""A small HTTP/1.1 server for the faces of the data plane, on h11: bounded in bodies, connections and time, one request at a time on each.
+"""A small HTTP/1.1 server, on h11: bounded in bodies, connections and time, one request at a time on each connection.
 
 The whole of an agent should weigh less beside a serving process than a general web framework does; what HTTP is, h11 knows.
 """
