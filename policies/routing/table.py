@@ -157,7 +157,8 @@ def plan_table(
     ValueError
         If two members that may own slots share a name.
     """
-    recent = tuple(move for move in history if now_ms - move.at_ms < budget.window_ms)
+    # One that lies further ahead was written by a clock that was wrong, and would hold users back until then.
+    recent = tuple(move for move in history if abs(now_ms - move.at_ms) < budget.window_ms)
     eligible = sorted((m for m in members if m.eligible), key=lambda m: m.name)
     if not eligible:
         kept = previous or Table(generation=0, owners=(), slots=(NOBODY,) * SLOTS)

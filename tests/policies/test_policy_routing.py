@@ -173,6 +173,17 @@ def test_forced_moves_use_up_the_budget_of_voluntary_ones() -> None:
     assert step.history == (Move(at_ms=0.0, slots=step.moved_slots),)
 
 
+@pytest.mark.parametrize("ahead_ms", [0.0, 500.0, 1000.0, 3.2e10])
+def test_a_move_that_a_wrong_clock_has_put_ahead_holds_users_back_for_two_windows_at_most(ahead_ms: float) -> None:
+    budget = ChurnBudget(max_moved_percent=5.0, window_ms=1000.0)
+    start = plan(None, fleet(4)).table
+    history: tuple[Move, ...] = (Move(at_ms=ahead_ms, slots=SLOTS),)
+    step = plan_table(start, fleet(5), budget=budget, history=history, now_ms=0.0)
+    assert (step.moved_slots > 0) == (ahead_ms >= 1000.0)
+    if step.moved_slots == 0:
+        assert plan_table(start, fleet(5), budget=budget, history=step.history, now_ms=2000.0).moved_slots > 0
+
+
 def test_with_nobody_ready_the_last_table_is_kept_and_the_plan_says_so() -> None:
     before = plan(None, fleet(3)).table
     nobody = plan(before, [])
