@@ -25,7 +25,7 @@ MAY_IMPORT = {
 }
 # The router client is a library for callers: it must not drag the operator in.
 NARROWER = {"grfleet/client": {"contract", "policies"}}
-# Processes of their own, each in its own image; what two of them need lies beside them.
+# Processes of their own; what two of them need lies beside them.
 APART = ("dataplane/agent", "dataplane/gateway", "dataplane/picker")
 PURE = {"policies": {"kopf", "kubernetes", "httpx", "aiohttp", "logging", "time", "asyncio", "random"}}
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from contract.errors import ProtocolViolation
 from contract.table import RoutingTable, limits_of
 from dataplane.fence import Fence, lineage_of
 from dataplane.gateway.config import USER_TABLE, GatewayConfig, mark_of, peers_of
+from dataplane.gateway.draining import Draining
 from dataplane.gateway.files import Files
 from dataplane.gateway.held import read_held
-from dataplane.gateway.metrics import GatewayView
+from dataplane.gateway.metrics import GatewayCounts, GatewayView
 from dataplane.gateway.peer_push import push_users
 from dataplane.gateway.runtime_api import CommandRefused, RuntimeApi, RuntimeUnavailable, reload_haproxy
 from dataplane.gateway.servers import Server, hosts_of
@@ -40,32 +40,6 @@ _AWAY_PERIOD_S = 0.05  # a HAProxy that starts again is wanted back at once
 _PUSH_FROM = 256  # hot users; fewer are quicker as commands
 _RELOAD_AGAIN_S = 30.0  # a new process that refused its file would refuse it again
 _STUCK_S = 30.0  # longer than a push of all tables into a busy HAProxy, and than all answers it may keep back
-
-
-@dataclass
-class GatewayCounts:
-    """What the agent has done since it started."""
-
-    rounds: int = 0
-    tables_taken: int = 0
-    tables_refused: int = 0
-    tables_broken: int = 0
-    commands: int = 0
-    restarts_seen: int = 0
-    reloads: int = 0
-    results: Counter[str] = field(default_factory=Counter)
-    writes: Counter[str] = field(default_factory=Counter)
-
-
-@dataclass
-class _Draining:
-    since_s: dict[int, float] = field(default_factory=dict)
-
-    def overdue(self, held: Held, want: Want, *, now_s: float, limit_s: float) -> frozenset[int]:
-        staying = {server.id for server in want.servers}
-        leaving = {i for i, server in held.servers.items() if i not in staying and server.draining}
-        self.since_s = {i: self.since_s.get(i, now_s) for i in leaving}
-        return frozenset(i for i, since in self.since_s.items() if now_s - since >= limit_s)
 
 
 class GatewayAgent:
@@ -116,7 +90,7 @@ class GatewayAgent:
         self._compared: tuple[Want, float, str] | None = None
         self._read_s = -1e9
         self._process: str | None = None
-        self._draining = _Draining()
+        self._draining = Draining()
         self._work = asyncio.Event()
         self._held: Held | None = None
         self._answers = False

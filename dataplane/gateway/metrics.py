@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter as Tally
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dataplane.gateway.tables import Held, HeldServer
 from dataplane.instruments import Counter, Gauge, Registry
@@ -25,6 +25,21 @@ def state_of(server: HeldServer) -> str:
     if not server.up:
         return "down"
     return "draining" if server.draining else "ready"
+
+
+@dataclass
+class GatewayCounts:
+    """What the agent has done since it started."""
+
+    rounds: int = 0
+    tables_taken: int = 0
+    tables_refused: int = 0
+    tables_broken: int = 0
+    commands: int = 0
+    restarts_seen: int = 0
+    reloads: int = 0
+    results: Tally[str] = field(default_factory=Tally)
+    writes: Tally[str] = field(default_factory=Tally)
 
 
 @dataclass(frozen=True, kw_only=True)
