@@ -1,4 +1,4 @@
-"""docs/routing.md: its walk is run as one session with a real HAProxy, and its table of flags is that of the command."""
+"""The pages of the gateway: the walk is run as one session with a real HAProxy, flags are the command's, and named tests exist."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from documented import ROOT, blocks, read, run
 from dataplane.gateway.main import _parser
 from testbed.debian import DebianError, ensure_debian_tree
 
-PAGE = "docs/routing.md"
+PAGE, FAULTS = "docs/routing.md", "docs/routing-faults.md"
 
 
 def free_ports(count: int) -> list[int]:
@@ -56,7 +56,7 @@ def test_the_table_of_flags_is_that_of_the_command() -> None:
 
 
 def test_each_test_that_the_page_names_for_a_fault_exists() -> None:
-    named = re.findall(r"^\| [^|]+ \| `(test_gateway_\w+\.py)` \| `(test_\w+)` \|$", read(PAGE), re.M)
+    named = re.findall(r"^\| [^|]+ \| `(test_gateway_\w+\.py)` \| `(test_\w+)` \|$", read(FAULTS), re.M)
     assert len(named) > 20
     folder = ROOT / "tests" / "dataplane" / "gateway"
     assert [(file, test) for file, test in named if f"def {test}(" not in (folder / file).read_text()] == []

@@ -1,6 +1,6 @@
 """Faults that last: a frozen or killed agent process, a source that is away for days, a pool that is restarted whole.
 
-With real HAProxy and a load that checks every answer; which fault is held by which test is told in docs/routing.md.
+With real HAProxy and a load that checks every answer; which fault is held by which test is told in docs/routing-faults.md.
 """
 
 import ast
