@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from chart_tools import CHART, Helm, grants_of, of_kind, the
 
+from contract.table import _HEADERS_OF_OTHERS
 from dataplane.gateway import main as command
 from dataplane.gateway.config import HAPROXY_ENVIRONMENT, validate
 
@@ -205,6 +208,11 @@ def test_replicas_keep_away_from_each_other_and_go_one_by_one(helm: Helm) -> Non
         ("gateway.pools[0].secret=x", "secret"),
         ("gateway.port=80", "port"),
         ("gateway.idHeader=x-gr-user", "idHeader"),
+        ("gateway.idHeader=content-length", "idHeader"),
+        ("gateway.port=8081", "port"),
+        ("gateway.port=8082", "port"),
+        ("gateway.hotUsers.agents=http://\\{pod}:9001", "agents"),
+        ("gateway.haproxy.image.tag=", "tag"),
         ("gateway.boundedLoadPercent=300", "boundedLoadPercent"),
         ("gateway.hotUsers.max=5", "max"),
         ("gateway.haproxy.image.repository=", "repository"),
@@ -214,3 +222,10 @@ def test_replicas_keep_away_from_each_other_and_go_one_by_one(helm: Helm) -> Non
 )
 def test_a_bad_value_is_refused_with_its_name(helm: Helm, value: str, named: str) -> None:
     assert named in helm.refusal("--set", f"{ONE},{value}")
+
+
+@pytest.mark.parametrize("part", ["gateway", "picker"])
+def test_no_header_that_is_needed_for_something_else_can_be_named_for_ids(part: str) -> None:
+    place = json.loads((CHART / "values.schema.json").read_text())["properties"][part]["properties"]["idHeader"]
+    assert [each for each in _HEADERS_OF_OTHERS if not re.search(place["not"]["pattern"], each)] == []
+    assert not re.search(place["not"]["pattern"], "x-host")
