@@ -11,6 +11,7 @@ import xxhash
 
 SLOTS = 4096
 USER_KEY_HEX_LENGTH = 32
+MIN_POOL_KEY_BYTES = 16
 
 
 def user_key(pool_key: bytes, user_id: str | bytes) -> str:
@@ -28,8 +29,10 @@ def user_key(pool_key: bytes, user_id: str | bytes) -> str:
     ValueError
         When the key is shorter than 16 bytes or the id is empty.
     """
-    if len(pool_key) < 16:
-        raise ValueError("pool key: at least 16 bytes are needed; check the Secret named by RoutingPolicy.spec.userKeySecret")
+    if len(pool_key) < MIN_POOL_KEY_BYTES:
+        raise ValueError(
+            f"pool key: at least {MIN_POOL_KEY_BYTES} bytes are needed; check the Secret of RoutingPolicy.spec.userKeySecret"
+        )
     if not user_id:
         raise ValueError("user id: empty; a request without a user has no affinity and must not be hashed")
     raw = user_id.encode() if isinstance(user_id, str) else user_id

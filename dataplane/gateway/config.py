@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from contract.keys import SLOTS, USER_KEY_HEX_LENGTH
+from contract.keys import MIN_POOL_KEY_BYTES, SLOTS, USER_KEY_HEX_LENGTH
 from contract.table import USER_KEY_HEADER, TableLimits, can_carry_a_key, key_header_of
 from dataplane.gateway.peer_push import AGENT_PEER
 from dataplane.gateway.servers import Server
@@ -36,7 +36,6 @@ _BIND = re.compile(r"(?:unix@/[\w./-]{1,100}|(?:[0-9.]{7,15}|\[[0-9a-fA-F:]{2,39
 _PATH = re.compile(r"/[\w./-]{0,100}")
 _PEER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _HTTP_PATH = re.compile(r"/[\w./?=&-]{0,200}")
-_MIN_KEY_BYTES = 16
 _LEAST_FALLBACK_PERCENT = 200
 _MAX_SERVERS = 65_536
 
@@ -135,9 +134,9 @@ def validate(config: GatewayConfig) -> None:
     ConfigError
         Naming the first value that is wrong.
     """
-    if len(config.pool_key) < _MIN_KEY_BYTES:
+    if len(config.pool_key) < MIN_POOL_KEY_BYTES:
         raise ConfigError(
-            f"pool key: at least {_MIN_KEY_BYTES} bytes are needed; check the Secret of RoutingPolicy.spec.userKeySecret"
+            f"pool key: at least {MIN_POOL_KEY_BYTES} bytes are needed; check the Secret of RoutingPolicy.spec.userKeySecret"
         )
     _matching("id header", config.id_header, _HEADER)
     if config.id_header.lower().startswith("x-gr-"):

@@ -19,6 +19,7 @@ from pathlib import Path
 import uvloop
 
 from contract.errors import ProtocolViolation
+from contract.keys import MIN_POOL_KEY_BYTES
 from contract.sockets import CannotListen
 from contract.table import can_carry_a_key
 from dataplane import logs
@@ -36,7 +37,6 @@ from dataplane.probes import probes
 
 log = logging.getLogger("grfleet.picker")
 _HEADER = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
-_MIN_KEY_BYTES = 16
 _SECRETS_PERIOD_S = 2.0
 _WRITE_AGAIN_S = 5.0
 
@@ -200,9 +200,9 @@ def _edge(options: argparse.Namespace) -> Edge:
 def _read_key(path: Path) -> bytes:
     """The secret as it is in its file, but for one newline that an editor left at its end."""
     pool_key = path.read_bytes().removesuffix(b"\n")
-    if len(pool_key) < _MIN_KEY_BYTES:
+    if len(pool_key) < MIN_POOL_KEY_BYTES:
         raise ValueError(
-            f"pool key: at least {_MIN_KEY_BYTES} bytes are needed; check the Secret of RoutingPolicy.spec.userKeySecret"
+            f"pool key: at least {MIN_POOL_KEY_BYTES} bytes are needed; check the Secret of RoutingPolicy.spec.userKeySecret"
         )
     return pool_key
 

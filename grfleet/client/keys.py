@@ -6,10 +6,8 @@ The table names the key it was made for. Who holds several keys (during a rotati
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from contract.keys import user_key
+from contract.keys import MIN_POOL_KEY_BYTES, user_key
 from grfleet.client.errors import BadUserId, KeyMismatch
-
-MIN_SECRET_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -28,8 +26,8 @@ class PoolKey:
     secret: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
-        if len(self.secret) < MIN_SECRET_BYTES:
-            raise ValueError(f"pool key {self.key_id!r}: at least {MIN_SECRET_BYTES} bytes are needed")
+        if len(self.secret) < MIN_POOL_KEY_BYTES:
+            raise ValueError(f"pool key {self.key_id!r}: at least {MIN_POOL_KEY_BYTES} bytes are needed")
 
 
 class KeyRing:

@@ -1,4 +1,4 @@
-"""The pages of the gateway: the walk is run as one session with a real HAProxy, flags are the command's, and named tests exist."""
+"""The pages of the gateway: the walk is run as one session with a real HAProxy; flags are the command's, named tests exist."""
 
 import os
 import re
