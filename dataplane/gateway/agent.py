@@ -88,6 +88,8 @@ class GatewayAgent:
         self._want: Want | None = None
         self._held_users: Mapping[str, int] | None = None
         self._compared: tuple[Want, float, str] | None = None
+        self._agreed: Want | None = None  # what HAProxy was once seen to hold
+        self._contested: Want | None = None
         self._read_s = -1e9
         self._process: str | None = None
         self._draining = Draining()
@@ -307,6 +309,10 @@ class GatewayAgent:
             self._users = HotUsers(users_of(held, want))
             self._want = want = self._want_of(self._table, self._lineage)
         older = is_older(held, want)
+        if self._agreed is want and not older and (held.lineage, held.generation) != (want.lineage, want.generation):
+            if self._contested is not want:
+                log.warning("somebody else writes this haproxy's tables; is there another agent, with another table?")
+            self._contested = want
         overdue = self._draining.overdue(held, want, now_s=now_s, limit_s=self.config.drain_seconds)
         steps = plan(held, want, config=self.config, overdue=overdue)
         await self._apply_all([step for step in steps if not step.later])
@@ -318,6 +324,8 @@ class GatewayAgent:
             self._held_users = want.users
         result = "older" if older else "settled"
         self._compared = (want, now_s, result) if not steps and not self._draining.since_s else None
+        if self._compared is not None and not older:
+            self._agreed = want
         return result
 
     async def _apply_all(self, steps: Sequence[Step]) -> None:
@@ -364,7 +372,7 @@ class GatewayAgent:
             if self._process is not None:
                 self.counts.restarts_seen += 1
             self._process = process
-            self._held = self._held_users = self._compared = None
+            self._held = self._held_users = self._compared = self._agreed = None
         self._outdated = info.get("description") != self._mark
         if self._outdated:
             await self._reload()
