@@ -196,7 +196,8 @@ def verdict(summary: dict[str, Any]) -> list[str]:
         lines.append(f"Reliable: requests were sent late by {lag}; none failed.")
     else:
         lines.append(
-            f"NOT RELIABLE: requests were sent late by {lag}; {wall['failed']} failed. Run it again on a quieter machine."
+            f"NOT RELIABLE: requests were sent late by {lag}; {wall['failed']} failed. "
+            + ("The logs say of whom." if wall["failed"] else "Run it again on a quieter machine.")
         )
     return lines
 

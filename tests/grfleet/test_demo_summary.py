@@ -94,6 +94,13 @@ def test_a_failed_request_makes_the_run_unreliable_and_is_no_latency() -> None:
     assert list(outcomes.latency_ms) == [10.0]
 
 
+def test_a_quieter_machine_is_advised_only_where_nothing_failed() -> None:
+    unreliable = result(adaptive=1.0, static=1.0, replayed={"50": 1.0}, reliable=False)
+    assert "quieter" in summary.verdict(unreliable)[-1]
+    unreliable["health"]["failed"] = 949
+    assert "949 failed. The logs" in summary.verdict(unreliable)[-1]
+
+
 def test_figures_of_a_pool_are_exact() -> None:
     run = run_of(*(served(i, latency_ms=float(i + 1)) for i in range(100)))
 
