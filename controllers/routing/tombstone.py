@@ -19,7 +19,7 @@ from contract.table import NOBODY, pack_slots
 from controllers.holder import Holder, owner_in_words
 from controllers.routing.observe import table_holder
 from controllers.runtime.conditions import Condition, conditions_of, set_conditions, timestamp
-from controllers.runtime.errors import Forbidden, Gone
+from controllers.runtime.errors import Gone
 from controllers.runtime.kube import ABSENT
 from controllers.runtime.loop import Context
 from controllers.runtime.resources import POOL_LABEL, POOLS, ROUTING_TABLES, Key, Object, identity, key_of, uid_of
@@ -151,7 +151,7 @@ async def _carry_out(burial: Burial, *, key: Key, table: Object | None, ctx: Con
     if table is None:
         try:
             table = await _apply(ctx, key, None)
-        except (Forbidden, Gone):
+        except Gone:
             return  # the namespace is going too, and takes whoever follows the table there along
     status = tombstone_status(table, generation=burial.generation, now=now)
     await write_status(ctx, ROUTING_TABLES, table, status, field_manager=FieldManager.ROUTING)

@@ -50,7 +50,7 @@ class AlreadyExists(Conflict):
 
 
 class Gone(Conflict):
-    """The object to write to does not exist (any more)."""
+    """The object to write to does not exist (any more), or its namespace is being deleted."""
 
 
 class Expired(Conflict):

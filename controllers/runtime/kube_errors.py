@@ -26,6 +26,7 @@ from controllers.runtime.errors import (
     Transient,
 )
 
+NAMESPACE_TERMINATING = "NamespaceTerminating"
 _LONGEST_MESSAGE = 400
 _SCHEMA_HINTS = ("field not declared in schema", "failed to create typed patch object", "duplicate entries for key")
 _TRANSIENT = {401: "Unauthorized", 408: "RequestTimeout", 429: "TooManyRequests"}
@@ -49,7 +50,7 @@ def classify(status: int, body: str, headers: Mapping[str, str], *, call: str) -
     if status == 404:
         return _not_found(message, answer)
     if status == 403:
-        return Forbidden("Forbidden", message)
+        return _forbidden(message, answer)
     if status == 410:
         return Expired("Expired", message)
     if status in _TRANSIENT or status >= 500:
@@ -77,6 +78,14 @@ def _conflict(reason: str, message: str, answer: Mapping[str, Any]) -> Conflict:
     if reason == "AlreadyExists":
         return AlreadyExists(reason, message)
     return Conflict(reason or "Conflict", message)
+
+
+def _forbidden(message: str, answer: Mapping[str, Any]) -> ReconcileError:
+    """A namespace that is being deleted takes nothing new: no role is missing, and its objects are on their way out."""
+    causes = (answer.get("details") or {}).get("causes") or ()
+    if any(cause.get("reason") == NAMESPACE_TERMINATING for cause in causes):
+        return Gone(NAMESPACE_TERMINATING, message)
+    return Forbidden("Forbidden", message)
 
 
 def _not_found(message: str, answer: Mapping[str, Any]) -> ReconcileError:

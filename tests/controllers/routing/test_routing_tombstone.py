@@ -27,7 +27,7 @@ from controllers.routing.tombstone import (
     tombstone_status,
 )
 from controllers.runtime.conditions import find_condition
-from controllers.runtime.errors import Conflict, Forbidden, Gone
+from controllers.runtime.errors import Conflict, Gone
 from controllers.runtime.loop import Context
 from controllers.runtime.resources import INSTANCES, POOLS, ROUTING_POLICIES, ROUTING_TABLES, Key, uid_of
 from controllers.runtime.store import Store
@@ -358,7 +358,7 @@ async def test_a_table_whose_pool_could_not_be_told_of_it_any_more_leaves_a_tomb
 
 
 async def test_in_a_namespace_that_goes_too_no_tombstone_is_insisted_on() -> None:
-    for refusal in (Forbidden("Forbidden", "namespace is being terminated"), Gone("NotFound", "no such namespace")):
+    for refusal in (Gone("NamespaceTerminating", "namespace is being terminated"), Gone("NotFound", "no such namespace")):
         scene = Scene(None)
         scene.loop._generations.note(KEY, 4)
         scene.kube.refuses = refusal

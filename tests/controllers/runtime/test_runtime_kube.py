@@ -38,6 +38,7 @@ def status(reason: str, message: str = "", **details: Any) -> str:
         (404, status("NotFound", name="pool"), errors.Gone, "NotFound"),
         (404, "404 page not found\n", errors.KindMissing, "KindMissing"),
         (403, status("Forbidden"), errors.Forbidden, "Forbidden"),
+        (403, status("Forbidden", causes=[{"reason": "NamespaceTerminating"}]), errors.Gone, "NamespaceTerminating"),
         (410, status("Expired"), errors.Expired, "Expired"),
         (422, status("Invalid"), errors.Terminal, "Invalid"),
         (400, status("BadRequest"), errors.Terminal, "BadRequest"),

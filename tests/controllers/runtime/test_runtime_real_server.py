@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import random
 from collections.abc import AsyncIterator
 from typing import Any
 
+import httpx
 import pytest
 from kubernetes.aio import client as kubernetes_client
 
@@ -72,6 +74,30 @@ def ready(pool: Object, status: str = "False", reason: str = "NoInstances") -> d
         **identity(POOLS, Key("", pool["metadata"]["name"])),
         "metadata": {k: pool["metadata"][k] for k in ("name", "namespace")},
     } | {"status": {"observedGeneration": 1, "conditions": items}}
+
+
+async def test_a_namespace_that_is_being_deleted_takes_nothing_new_and_no_role_is_to_blame(
+    wire: Any, namespace: str, kube_api: httpx.Client
+) -> None:
+    kube, _ = wire
+    held = {**identity(CONFIG_MAPS, Key(namespace, "held")), "data": {}}
+    held["metadata"]["finalizers"] = ["grfleet.dev/test"]
+    await kube.create(CONFIG_MAPS, held, field_manager="x")
+    (await asyncio.to_thread(kube_api.delete, f"/api/v1/namespaces/{namespace}")).raise_for_status()
+
+    try:
+        with pytest.raises(Gone) as refusal:
+            await kube.apply(CONFIG_MAPS, {**identity(CONFIG_MAPS, Key(namespace, "c")), "data": {}}, field_manager=MANAGER)
+    finally:
+        freed = await asyncio.to_thread(
+            kube_api.patch,
+            f"/api/v1/namespaces/{namespace}/configmaps/held",
+            content=json.dumps({"metadata": {"finalizers": None}}),
+            headers={"content-type": "application/merge-patch+json"},
+        )
+        freed.raise_for_status()
+
+    assert refusal.value.reason == "NamespaceTerminating"
 
 
 async def test_a_second_equal_apply_sends_nothing_whatever_other_managers_wrote(wire: Any, namespace: str) -> None:
