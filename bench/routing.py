@@ -21,7 +21,7 @@ from bench.routing_events import events
 from bench.routing_page import page
 from bench.routing_site import haproxy, instances
 from bench.routing_world import HOT_SHARE, Crowd, Tables, crowd_of
-from testbed.envoy import EnvoyError
+from testbed.wheels import WheelError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,5 +91,5 @@ def measure(sizes: Sizes, *, seed: int) -> list[Result]:
 def _through_envoy(folder: Path, crowd: Crowd, ports: Sequence[int], *, rounds: int, seconds: float) -> list[Result]:
     try:
         return through_envoy(folder, crowd, ports, rounds=rounds, seconds=seconds)
-    except EnvoyError as error:
+    except WheelError as error:
         return [single(f"picker behind Envoy: not measured, no Envoy here ({str(error)[:80]})", 0, "")]

