@@ -39,14 +39,14 @@ def install_the_release_before(cluster: Cluster, *flags: str) -> None:
 
 
 def stored(cluster: Cluster) -> dict[str, tuple[str, str, str]]:
-    """What must not change of an object that nobody writes; the release's own policies get the chart's version as a label."""
+    """What must not change of an object that nobody writes; the release's own policies take its new values."""
     people, chart = cluster.get(*KINDS)["items"], cluster.get("hbmp,rtp,pip", "-A")["items"]
     found = {f"{each['kind']}/{each['metadata']['name']}": identity(each) for each in people}
-    return found | {f"{each['kind']}/{each['metadata']['name']}": identity(each, of="generation") for each in chart}
+    return found | {f"{each['kind']}/{each['metadata']['name']}": (*identity(each)[:2], "") for each in chart}
 
 
-def identity(each: dict[str, Any], *, of: str = "resourceVersion") -> tuple[str, str, str]:
-    return each["metadata"]["namespace"], each["metadata"]["uid"], str(each["metadata"][of])
+def identity(each: dict[str, Any]) -> tuple[str, str, str]:
+    return each["metadata"]["namespace"], each["metadata"]["uid"], each["metadata"]["resourceVersion"]
 
 
 def kinds(cluster: Cluster) -> dict[str, str]:

@@ -4,6 +4,8 @@ import os
 import re
 import socket
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,7 +28,14 @@ def free_ports(count: int) -> list[int]:
             one.close()
 
 
-def test_the_walk_ends_with_every_user_on_the_server_that_is_left(tmp_path: Path) -> None:
+@pytest.fixture
+def toys() -> Iterator[Path]:
+    """A folder with a short path: Unix sockets have at most 107 characters."""
+    with tempfile.TemporaryDirectory(prefix="toys-") as folder:
+        yield Path(folder)
+
+
+def test_the_walk_ends_with_every_user_on_the_server_that_is_left(toys: Path) -> None:
     try:
         tree = ensure_debian_tree(["haproxy"])
     except DebianError as error:
@@ -34,14 +43,14 @@ def test_the_walk_ends_with_every_user_on_the_server_that_is_left(tmp_path: Path
     session = "\n".join(["set -eu", *blocks(PAGE, "sh"), "wait"])
     for old, new in zip(("9100", "9101", "9102", "9103"), free_ports(4), strict=True):
         session = session.replace(old, str(new))
-    session = session.replace("/tmp/toys", str(tmp_path))
+    session = session.replace("/tmp/toys", str(toys))
     session = session.replace(".venv/bin/python", sys.executable)
     session = session.replace(".venv/bin/grfleet-gateway", f"{sys.executable} -m dataplane.gateway.main")
     within = tree.environment({**os.environ, "PYTHONPATH": str(ROOT)})
     done = run(session, within=within)
     said = re.findall(r"I am (\w)", done.stdout)
     named = re.findall(r"x-gr-instance: (\w)", done.stdout)
-    log = (tmp_path / "gateway.log").read_text()
+    log = (toys / "gateway.log").read_text()
     assert len(said) == 15, done.stdout + done.stderr + log
     first, without_b, without_c = said[:5], said[5:10], said[10:]
     assert named == first

@@ -107,7 +107,7 @@ def in_phase(phase: str) -> World:
         world.ask(learned())
         world.step()
     else:
-        world = running(World(count=6, noise=0.5))
+        world = running(World(count=6, noise=1.2))
         world.ask(learned())
         world.step()
     world.until(phase)
