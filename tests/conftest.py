@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,15 @@ pytest_plugins = ["testbed.pytest_plugin"]
 # No test asserts an absolute time, and one example may take long while other tests fill the machine.
 settings.register_profile("grfleet", deadline=None)
 settings.load_profile("grfleet")
+
+
+def pytest_configure() -> None:
+    """Let processes that tests start end by Ctrl-C, also where the tests run in the background of a shell.
+
+    A shell lets those ignore it, and what is ignored stays so in all that they start.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

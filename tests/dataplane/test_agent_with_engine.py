@@ -103,7 +103,7 @@ async def test_an_engine_killed_at_work_is_adopted_again_from_its_first_revision
 
 async def test_gateways_hear_whom_a_smaller_kv_cache_will_evict_while_the_engine_still_holds_them(both: Pair) -> None:
     users, claimed, cursor, most_ahead = 64, set[str](), 0, 0
-    steady = BRISK | {"maxPercentPerSecond": 2}
+    steady = BRISK | {"maxPercentPerSecond": 1}
     assert await both.intend(strategy="Static", bounds={"fallbackEmbPercent": 50}, step=steady) is IntentStatus.ACCEPTED
     async with EngineClient(both.engine_url) as engine, AgentClient(both.agent_url) as agent:
         clock_ms = (await engine.observe()).clock_ms

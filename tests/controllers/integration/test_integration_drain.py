@@ -30,10 +30,12 @@ def shares(fleet: Fleet) -> dict[str, tuple[str, int]]:
 
 def test_a_drain_reaches_table_and_engine_is_seen_to_end_and_is_taken_back(fleet: Fleet, operator: OperatorProcess) -> None:
     pairs = [fleet.new_pair(), fleet.new_pair()]
+    # Whichever is ready second joins a table that has an owner, and would be warming for minutes.
+    fleet.apply("RoutingPolicy", "default", {"warmup": {"maxSeconds": 1}})
     fleet.apply_pool("pool", *pairs)
     fleet.start(*pairs)
     fleet.wait_for_condition("grservingpool/pool", "Ready")
-    eventually(lambda: len(shares(fleet)) == 2)
+    eventually(lambda: [state for state, _ in shares(fleet).values()] == ["Ready", "Ready"], why=lambda: shares(fleet))
     assert condition(fleet.instance("pool-i1"), "Drained") == {}
 
     fleet.patch("grinstances", "pool-i1", {"drain": drain_of()})
