@@ -16,8 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from contract.keys import MIN_POOL_KEY_BYTES, SLOTS, USER_KEY_HEX_LENGTH
-from contract.table import USER_KEY_HEADER, TableLimits, can_carry_a_key, key_header_of
+from contract.keys import SLOTS, USER_KEY_HEX_LENGTH
+from contract.table import USER_KEY_HEADER, TableLimits, key_header_of
+from dataplane.edge import ConfigError, check_names, check_pool_key
 from dataplane.gateway.peer_push import AGENT_PEER
 from dataplane.gateway.servers import Server
 
@@ -31,17 +32,12 @@ INSTANCE_MAP = "instances.map"
 ECHO_MAP = "echo.map"
 HAPROXY_ENVIRONMENT = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 """What HAProxy should be started with: a look-up among 100 000 users then misses the translation of fewer addresses."""
-_HEADER = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 _BIND = re.compile(r"(?:unix@/[\w./-]{1,100}|(?:[0-9.]{7,15}|\[[0-9a-fA-F:]{2,39}\]|\*)?:[0-9]{1,5})")
 _PATH = re.compile(r"/[\w./-]{0,100}")
 _PEER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _HTTP_PATH = re.compile(r"/[\w./?=&-]{0,200}")
 _LEAST_FALLBACK_PERCENT = 200
 _MAX_SERVERS = 65_536
-
-
-class ConfigError(ValueError):
-    """A value cannot stand in a configuration; the message names it and what it may be."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,21 +130,8 @@ def validate(config: GatewayConfig) -> None:
     ConfigError
         Naming the first value that is wrong.
     """
-    if len(config.pool_key) < MIN_POOL_KEY_BYTES:
-        raise ConfigError(
-            f"pool key: at least {MIN_POOL_KEY_BYTES} bytes are needed; check the Secret of RoutingPolicy.spec.userKeySecret"
-        )
-    _matching("id header", config.id_header, _HEADER)
-    if config.id_header.lower().startswith("x-gr-"):
-        raise ConfigError("id header: names that begin with x-gr- belong to grfleet")
-    if not can_carry_a_key(config.id_header.lower()):  # instances never see it
-        raise ConfigError(f"id header: {config.id_header} is needed for something else")
-    if config.key_header is not None:
-        _matching("key header", config.key_header, _HEADER)
-        if not can_carry_a_key(config.key_header.lower()):
-            raise ConfigError(f"key header: {config.key_header} is needed for something else")
-    if config.key_id:
-        _matching("key id", config.key_id, _PEER)
+    check_pool_key(config.pool_key)
+    check_names(id_header=config.id_header, key_header=config.key_header, key_id=config.key_id)
     _an_address("bind", config.bind)
     if config.metrics_bind is not None:
         _an_address("metrics bind", config.metrics_bind)

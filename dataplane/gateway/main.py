@@ -16,26 +16,26 @@ import sys
 import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from contract.errors import ProtocolViolation
 from contract.sockets import CannotListen
-from dataplane import logs
-from dataplane.follow import Published, TableSource, source_of
+from dataplane import edge, logs
+from dataplane.edge import ConfigError
+from dataplane.follow import TableSource, source_of
 from dataplane.gateway.agent import GatewayAgent
-from dataplane.gateway.config import HAPROXY_ENVIRONMENT, ConfigError, GatewayConfig, validate
+from dataplane.gateway.config import HAPROXY_ENVIRONMENT, GatewayConfig, validate
 from dataplane.gateway.health import route_of
 from dataplane.gateway.resolve import HostBook, system_lookup
 from dataplane.gateway.runtime_api import RuntimeApi, RuntimeUnavailable, process_of
+from dataplane.hot_users import flags as hot_users_flags
 from dataplane.hot_users.agents import ResidencyLoop
-from dataplane.hot_users.flags import add_flags, loop_of
 from dataplane.probes import probes
 
 log = logging.getLogger("grfleet.gateway")
 _FIRST_TABLE_S = 2.0
 _GENTLE_STOP_S = 5.0
-_KEY_PERIOD_S = 2.0
 _HOSTS_PERIOD_S = 15.0
 _LOOK_S = 0.2
 
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = _config(options)
         validate(config)
         agent = GatewayAgent(config, monotonic_s=time.monotonic, keep_users=options.agents is not None)
-        hot_users = loop_of(options, agent, config)
+        hot_users = hot_users_flags.loop_of(options, agent, config)
         config.directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # who may call the socket of the peers may set tables
         # Randomness only spreads pauses.
         source = source_of(options.table, on_problem=lambda text: log.warning(text), rng=random.Random(), on_heard=agent.heard)
@@ -67,7 +67,7 @@ async def first_files(agent: GatewayAgent, source: TableSource) -> None:
     try:
         async with asyncio.timeout(_FIRST_TABLE_S):
             async for published in source.tables():
-                _offer(agent, published)
+                edge.offer(agent, published.table, uid=published.uid, log=log)
                 if agent.generation >= 0:
                     return
     except TimeoutError:
@@ -76,27 +76,14 @@ async def first_files(agent: GatewayAgent, source: TableSource) -> None:
         agent.write_files()
 
 
-async def follow(agent: GatewayAgent, source: TableSource) -> None:
-    """Offer every table of a source to an agent, for ever; what cannot be used is logged and changes nothing."""
-    async for published in source.tables():
-        _offer(agent, published)
-
-
-async def follow_key(agent: GatewayAgent, path: Path, *, period_s: float = _KEY_PERIOD_S) -> None:
+async def follow_key(agent: GatewayAgent, path: Path, *, period_s: float = edge.SECRET_PERIOD_S) -> None:
     """Go over to another pool key when its file changes, for ever; a file that holds none is told once and changes nothing."""
-    problem = ""
-    while True:
-        await asyncio.sleep(period_s)
-        try:
-            key = await asyncio.to_thread(_pool_key, path)
-            if key != agent.config.pool_key:
-                agent.reconfigure(replace(agent.config, pool_key=key))
-                log.info("the pool key has changed")
-            problem = ""
-        except (OSError, ConfigError) as error:
-            if str(error) != problem:
-                problem = str(error)
-                log.warning("the pool key cannot be used, the one before stays", extra={"error": problem[:400]})
+
+    def take(pool_key: bytes) -> None:
+        agent.reconfigure(replace(agent.config, pool_key=pool_key))
+
+    read = partial(edge.read_pool_key, path)
+    await edge.follow_secret(read, take, in_force=agent.config.pool_key, what="pool key", log=log, period_s=period_s)
 
 
 async def follow_hosts(agent: GatewayAgent, book: HostBook, *, period_s: float = _HOSTS_PERIOD_S) -> None:
@@ -108,16 +95,6 @@ async def follow_hosts(agent: GatewayAgent, book: HostBook, *, period_s: float =
             agent.set_addresses(await book.refresh(hosts))
             due_s, last = now_s + period_s, hosts
         await asyncio.sleep(_LOOK_S)
-
-
-def _offer(agent: GatewayAgent, published: Published) -> None:
-    table = published.table
-    try:
-        taken = agent.offer(table, uid=published.uid)
-    except (ProtocolViolation, ConfigError) as error:
-        log.warning("a table is refused", extra={"error": str(error)[:400]})
-        return
-    log.info("table", extra={"generation": table.generation, "taken": taken, "instances": len(table.instances)})
 
 
 async def _render(agent: GatewayAgent, source: TableSource) -> int:
@@ -152,7 +129,7 @@ async def _serve(
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     process = await _start_haproxy(options.run_haproxy, agent.config) if options.run_haproxy is not None else None
     tasks: list[asyncio.Task[object]] = [
-        asyncio.create_task(follow(agent, source)),
+        asyncio.create_task(edge.follow_tables(agent, source, log=log)),
         asyncio.create_task(follow_key(agent, Path(options.pool_key))),
         asyncio.create_task(follow_hosts(agent, HostBook(system_lookup, on_problem=lambda text: log.warning(text)))),
         asyncio.create_task(agent.run()),
@@ -213,7 +190,7 @@ def _config(options: argparse.Namespace) -> GatewayConfig:
     if bind.endswith(":0"):
         bind = f"{bind[:-2]}:{_free_port(bind[:-2])}"
     return GatewayConfig(
-        pool_key=_pool_key(Path(options.pool_key)),
+        pool_key=edge.read_pool_key(Path(options.pool_key)),
         bind=bind,
         admin_socket=Path(options.haproxy_socket).absolute() if options.haproxy_socket else directory / "haproxy.sock",
         master_socket=_master_socket(options, directory),
@@ -240,11 +217,6 @@ def _master_socket(options: argparse.Namespace, directory: Path) -> Path | None:
     return directory / "master.sock" if options.run_haproxy is not None else None
 
 
-def _pool_key(path: Path) -> bytes:
-    """The secret as it is in its file, but for one newline that an editor left at its end."""
-    return path.read_bytes().removesuffix(b"\n")
-
-
 def _peer(text: str) -> tuple[str, str]:
     name, separator, address = text.partition("=")
     if not separator:
@@ -264,13 +236,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Writes a HAProxy's configuration and keeps its servers and tables what a pool's routing table says.",
     )
     add = parser.add_argument
-    add("--table", required=True, metavar="FILE|URL", help="routing table: a file, http(s)://..., or kubernetes:NAMESPACE/NAME")
-    add(
-        "--pool-key",
-        required=True,
-        metavar="FILE",
-        help="secret of the pool (RoutingPolicy.spec.userKeySecret), 16 bytes or more",
-    )
+    edge.add_flags(parser)
     add("--directory", required=True, metavar="DIR", help="where haproxy.cfg and its maps are written, for HAProxy to read")
     add("--haproxy-socket", metavar="PATH", help="runtime API of HAProxy; default DIR/haproxy.sock")
     add(
@@ -286,13 +252,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--run-haproxy", metavar="PROGRAM", help="start this HAProxy too, and end with it; otherwise it is started by others")
     add("--render-only", action="store_true", help="write the files, print the path of haproxy.cfg, and end")
-    add("--id-header", default="x-user-id", metavar="NAME", help="request header with the raw user id; default %(default)s")
-    add(
-        "--key-header",
-        metavar="NAME",
-        help="header that carries the user key, from callers that have made it and to instances; default: what the table says",
-    )
-    add("--key-id", default="", metavar="ID", help="name of the pool key, handed on to instances as x-gr-key-id")
     add(
         "--bounded-load-percent",
         type=int,
@@ -303,13 +262,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--local-peer", default="local", metavar="NAME", help="which of the peers this is; default %(default)s")
     add("--check-path", metavar="PATH", help="health check by HTTP, such as /gr/v1/ready; default: the port opens")
     add("--ca-file", metavar="FILE", help="authorities that verify instances which speak https; default: those are left out")
-    add("--ignore-choices", action="store_true", help="do not let callers choose an instance by x-gr-instance")
     add("--metrics-bind", metavar="HOST:PORT", help="HAProxy's Prometheus metrics, at /metrics")
     add("--health-bind", metavar="HOST:PORT", help="the agent's own /healthz, /readyz and /metrics (port 0: a free one)")
     add("--max-connections", type=int, default=4000, metavar="N", help="default %(default)s")
     add("--threads", type=int, default=1, metavar="N", help="threads of HAProxy; default %(default)s")
     add("--drain-seconds", type=int, default=60, metavar="S", help="how long a server that left may finish; default %(default)s")
-    add_flags(parser)
+    hot_users_flags.add_flags(parser)
     add("--log-level", choices=("debug", "info", "warning", "error"), default="info", help="default %(default)s")
     return parser
 

@@ -7,25 +7,22 @@ import asyncio
 import json
 import logging
 import random
-import re
 import signal
 import ssl
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import uvloop
 
-from contract.errors import ProtocolViolation
-from contract.keys import MIN_POOL_KEY_BYTES
 from contract.sockets import CannotListen
-from contract.table import can_carry_a_key
-from dataplane import logs
+from dataplane import edge, logs
 from dataplane.follow import TableSource, source_of
+from dataplane.hot_users import flags as hot_users_flags
 from dataplane.hot_users.agents import ResidencyLoop
-from dataplane.hot_users.flags import add_flags, loop_of
 from dataplane.picker.chooser import PickLimits
 from dataplane.picker.endpoints_file import EndpointsFile
 from dataplane.picker.exchange import Edge
@@ -36,8 +33,6 @@ from dataplane.picker.picker import Picker
 from dataplane.probes import probes
 
 log = logging.getLogger("grfleet.picker")
-_HEADER = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
-_SECRETS_PERIOD_S = 2.0
 _WRITE_AGAIN_S = 5.0
 
 
@@ -52,7 +47,7 @@ class Service:
     cluster: str = "pool"
     hot_users: ResidencyLoop | None = None
     pool_key: Path | None = None
-    tls_files: tuple[Path, ...] = ()
+    tls_files: tuple[Path, Path] | None = None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,9 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             tls=_tls(options),
             endpoints_file=Path(options.endpoints_file) if options.endpoints_file else None,
             cluster=options.cluster,
-            hot_users=loop_of(options, picker, picker),
+            hot_users=hot_users_flags.loop_of(options, picker, picker),
             pool_key=Path(options.pool_key),
-            tls_files=(Path(options.tls_cert), Path(options.tls_key)) if options.tls_key else (),
+            tls_files=(Path(options.tls_cert), Path(options.tls_key)) if options.tls_key else None,
         )
         if service.endpoints_file is not None:
             service.endpoints_file.parent.mkdir(parents=True, exist_ok=True)
@@ -103,7 +98,7 @@ async def run(picker: Picker, source: TableSource, service: Service) -> int:
         probes(route_of(picker, service.hot_users), service.health_bind) as health_url,
     ):
         tasks: list[asyncio.Task[object]] = [
-            asyncio.create_task(follow(picker, source)),
+            asyncio.create_task(edge.follow_tables(picker, source, log=log)),
             asyncio.create_task(stop.wait()),
             asyncio.create_task(_become_ready(picker, health, changed, {"port": port, "health": health_url})),
         ]
@@ -120,31 +115,18 @@ async def run(picker: Picker, source: TableSource, service: Service) -> int:
     return 0 if stop.is_set() and not failed else 1
 
 
-async def follow(picker: Picker, source: TableSource) -> None:
-    """Offer every table of a source to a picker, for ever; what cannot be used is logged and changes nothing."""
-    async for published in source.tables():
-        table = published.table
-        try:
-            taken = picker.offer(table, uid=published.uid)
-        except ProtocolViolation as error:
-            log.warning("a table is refused", extra={"error": str(error)[:400]})
-            continue
-        log.info("table", extra={"generation": table.generation, "taken": taken, "instances": len(table.instances)})
-
-
-async def follow_secrets(picker: Picker, service: Service, *, period_s: float = _SECRETS_PERIOD_S) -> None:
+async def follow_secrets(picker: Picker, service: Service, *, period_s: float = edge.SECRET_PERIOD_S) -> None:
     """Take over another pool key or certificate that stands in the same files, for ever; one that is none changes nothing."""
-    paths = tuple(filter(None, (service.pool_key, *service.tls_files)))
-    last: list[bytes] | None = None
-    while True:
-        try:
-            found = await asyncio.to_thread(_contents, paths)
-            if last is not None and found != last:
-                _take_secrets(picker, service)
-            last = found
-        except (OSError, ValueError) as error:  # what ssl raises is an OSError
-            log.warning("a pool key or certificate cannot be used, the one before stays", extra={"error": str(error)[:200]})
-        await asyncio.sleep(period_s)
+    following = []
+    if service.pool_key is not None:
+        read_key = partial(edge.read_pool_key, service.pool_key)
+        following.append(
+            edge.follow_secret(read_key, picker.set_key, in_force=picker.pool_key, what="pool key", log=log, period_s=period_s)
+        )
+    if service.tls is not None and service.tls_files is not None:
+        read_files, load = partial(_contents, service.tls_files), partial(_load_certificate, service.tls, service.tls_files)
+        following.append(edge.follow_secret(read_files, load, in_force=None, what="certificate", log=log, period_s=period_s))
+    await asyncio.gather(*following)
 
 
 async def keep_written(picker: Picker, file: EndpointsFile, *, period_s: float = _WRITE_AGAIN_S) -> None:
@@ -155,13 +137,8 @@ async def keep_written(picker: Picker, file: EndpointsFile, *, period_s: float =
             file.try_to_write(picker.chooser.fleet)
 
 
-def _take_secrets(picker: Picker, service: Service) -> None:
-    if service.pool_key is not None:
-        picker.set_key(_read_key(service.pool_key))
-    if service.tls is not None:
-        certificate, key = service.tls_files
-        service.tls.load_cert_chain(certificate, key)
-    log.info("pool key or certificate changed")
+def _load_certificate(context: ssl.SSLContext, files: tuple[Path, Path], _: Sequence[bytes]) -> None:
+    context.load_cert_chain(*files)
 
 
 def _contents(paths: Sequence[Path]) -> list[bytes]:
@@ -179,32 +156,14 @@ async def _become_ready(picker: Picker, health: Health, changed: asyncio.Event, 
 
 
 def _edge(options: argparse.Namespace) -> Edge:
-    pool_key = _read_key(Path(options.pool_key))
-    id_header = options.id_header.lower()
-    if _HEADER.fullmatch(id_header) is None or id_header.startswith("x-gr-") or not can_carry_a_key(id_header):
-        raise ValueError(f"id header: {id_header[:80]!r} is no name of a header, or one of grfleet's own")
-    if options.key_id and re.fullmatch(r"[\x21-\x7e]{1,253}", options.key_id) is None:
-        raise ValueError("key id: letters, digits and punctuation only")
-    key_header = options.key_header.lower() if options.key_header is not None else None
-    if key_header is not None and (_HEADER.fullmatch(key_header) is None or not can_carry_a_key(key_header)):
-        raise ValueError(f"key header: {key_header[:80]!r} is no name of a header, or one that is needed for something else")
+    edge.check_names(id_header=options.id_header, key_header=options.key_header, key_id=options.key_id)
     return Edge(
-        pool_key=pool_key,
-        id_header=id_header,
+        pool_key=edge.read_pool_key(Path(options.pool_key)),
+        id_header=options.id_header.lower(),
         key_id=options.key_id,
         honour_echo=not options.ignore_choices,
-        key_header=key_header,
+        key_header=options.key_header.lower() if options.key_header is not None else None,
     )
-
-
-def _read_key(path: Path) -> bytes:
-    """The secret as it is in its file, but for one newline that an editor left at its end."""
-    pool_key = path.read_bytes().removesuffix(b"\n")
-    if len(pool_key) < MIN_POOL_KEY_BYTES:
-        raise ValueError(
-            f"pool key: at least {MIN_POOL_KEY_BYTES} bytes are needed; check the Secret of RoutingPolicy.spec.userKeySecret"
-        )
-    return pool_key
 
 
 def _limits(options: argparse.Namespace) -> PickLimits:
@@ -233,13 +192,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Tells gateways of Envoy's family, over external processing, which instance holds a user's state.",
     )
     add = parser.add_argument
-    add("--table", required=True, metavar="FILE|URL", help="routing table: a file, http(s)://..., or kubernetes:NAMESPACE/NAME")
-    add(
-        "--pool-key",
-        required=True,
-        metavar="FILE",
-        help="secret of the pool (RoutingPolicy.spec.userKeySecret), 16 bytes or more",
-    )
+    edge.add_flags(parser)
     add(
         "--bind",
         default="127.0.0.1:9002",
@@ -255,14 +208,6 @@ def _parser() -> argparse.ArgumentParser:
         help="write the instances there for an Envoy that watches its folder; default: nowhere",
     )
     add("--cluster", default="pool", metavar="NAME", help="Envoy's name of the cluster in that file; default %(default)s")
-    add("--id-header", default="x-user-id", metavar="NAME", help="request header with the raw user id; default %(default)s")
-    add(
-        "--key-header",
-        metavar="NAME",
-        help="header that carries the user key, from callers that have made it and to instances; default: what the table says",
-    )
-    add("--key-id", default="", metavar="ID", help="name of the pool key, handed on to instances as x-gr-key-id")
-    add("--ignore-choices", action="store_true", help="do not let callers choose an instance by x-gr-instance")
     add(
         "--endpoints",
         type=int,
@@ -289,7 +234,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="shed requests when every instance has so many in flight; default 0, never",
     )
-    add_flags(parser)
+    hot_users_flags.add_flags(parser)
     add("--log-level", choices=("debug", "info", "warning", "error"), default="info", help="default %(default)s")
     return parser
 

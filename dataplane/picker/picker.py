@@ -140,6 +140,11 @@ class Picker:
         """Return the uids of instances that are known to be down: none, the health of endpoints is the gateway's to check."""
         return frozenset()
 
+    @property
+    def pool_key(self) -> bytes:
+        """Secret that ids are hashed by."""
+        return self._edge.pool_key
+
     def set_key(self, pool_key: bytes) -> None:
         """Hash by another key from now on; users whose table is made for the one before are all misses."""
         self._edge = msgspec.structs.replace(self._edge, pool_key=pool_key)

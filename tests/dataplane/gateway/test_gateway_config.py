@@ -8,7 +8,8 @@ import pytest
 from gateway_world import row, table
 
 from contract.table import TableLimits
-from dataplane.gateway.config import ConfigError, GatewayConfig, mark_of, render, render_maps
+from dataplane.edge import ConfigError
+from dataplane.gateway.config import GatewayConfig, mark_of, render, render_maps
 from dataplane.gateway.servers import servers_of
 from testbed.debian import Tree
 

@@ -13,9 +13,10 @@ import pytest
 from gateway_world import Gateway, row, table, until
 
 from contract.errors import ProtocolViolation
+from dataplane.edge import follow_tables
 from dataplane.follow import source_of, table_from
 from dataplane.gateway.agent import GatewayAgent
-from dataplane.gateway.main import follow, follow_key
+from dataplane.gateway.main import follow_key, log
 
 
 def _in_the_way(gateway: Gateway) -> Path:
@@ -33,7 +34,8 @@ async def test_a_table_that_cannot_be_written_down_is_followed_and_written_once_
     await gateway.offer(table(1, gateway.rows("a", "b")))
     obstacle, source = _in_the_way(gateway), gateway.folder / "table.json"
     source.write_bytes(msgspec.json.encode(table(2, gateway.rows("c"))))
-    following = asyncio.create_task(follow(gateway.agent, source_of(str(source), on_problem=print, rng=random.Random(1))))
+    tables = source_of(str(source), on_problem=print, rng=random.Random(1))
+    following = asyncio.create_task(follow_tables(gateway.agent, tables, log=log))
     await until(lambda: gateway.agent.generation == 2)
     await gateway.settle()
     assert {(await gateway.ask(f"user-{i}")).headers["x-gr-instance"] for i in range(10)} == {"c"}

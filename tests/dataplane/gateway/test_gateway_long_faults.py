@@ -23,10 +23,11 @@ import dataplane.gateway
 from contract.keys import SLOTS, user_key
 from contract.table import InstanceState, RoutingTable, TableInstance, pack_slots
 from contract.table_sources.sources import HttpSource
+from dataplane.edge import follow_tables
 from dataplane.follow import Feed
 from dataplane.gateway.agent import GatewayAgent
 from dataplane.gateway.held import read_held
-from dataplane.gateway.main import follow
+from dataplane.gateway.main import log
 from dataplane.gateway.runtime_api import RuntimeApi
 from dataplane.gateway.tables import want_of
 from policies.routing.table import ChurnBudget, Member, MemberState, Table, TableReason, plan_table
@@ -105,7 +106,7 @@ async def test_a_source_that_is_away_for_days_changes_nothing_and_is_obeyed_when
         longest_pause_s=0.1,
     )
     server = await asyncio.start_server(serve, "127.0.0.1", port)
-    following = asyncio.create_task(follow(gateway.agent, source))
+    following = asyncio.create_task(follow_tables(gateway.agent, source, log=log))
     await until(lambda: gateway.agent.generation == 1)
     await gateway.agent.reconcile()
     await gateway.agent.reconcile()

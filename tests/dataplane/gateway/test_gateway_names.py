@@ -210,7 +210,7 @@ async def test_names_that_come_with_a_table_are_looked_up_at_once_and_again_afte
 def test_a_path_of_authorities_that_is_more_than_a_word_is_refused(
     make: Callable[..., Gateway], changes: dict[str, object]
 ) -> None:
-    from dataplane.gateway.config import ConfigError
+    from dataplane.edge import ConfigError
 
     gateway = make()
     with pytest.raises(ConfigError):

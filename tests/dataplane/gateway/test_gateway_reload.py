@@ -11,8 +11,8 @@ from gateway_world import POOL_KEY, Gateway, table, until
 
 from contract.keys import user_key
 from contract.table import TableLimits
+from dataplane.edge import ConfigError
 from dataplane.gateway.agent import GatewayAgent
-from dataplane.gateway.config import ConfigError
 from dataplane.gateway.main import follow_key
 
 OTHER_KEY = b"another key of the pool"
