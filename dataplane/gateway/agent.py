@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from contract.errors import ProtocolViolation
 from contract.table import RoutingTable, limits_of
-from dataplane.fence import Fence, lineage_of
+from dataplane.fence import lineage_of
 from dataplane.gateway.config import USER_TABLE, GatewayConfig, mark_of, peers_of
 from dataplane.gateway.draining import Draining
 from dataplane.gateway.files import Files
@@ -34,6 +34,7 @@ from dataplane.gateway.tables import (
     users_of,
     want_of,
 )
+from dataplane.tables_seen import TablesSeen
 
 log = logging.getLogger("grfleet.gateway")
 _AWAY_PERIOD_S = 0.05  # a HAProxy that starts again is wanted back at once
@@ -73,14 +74,13 @@ class GatewayAgent:
         keep_users: bool = False,
     ) -> None:
         self.config = config
-        self.counts = GatewayCounts()
+        self.counts, self.tables = GatewayCounts(), TablesSeen(monotonic_s)
         self.files = Files(monotonic_s=monotonic_s)
         self.settled = asyncio.Event()
         self._api = api or RuntimeApi(config.admin_socket)
         self._monotonic_s = monotonic_s
         self._compare_s = compare_s
         self._reread_s = reread_s
-        self._fence = Fence()
         self._table: RoutingTable | None = None
         self._lineage = 0
         self._users: HotUsers | None = None if keep_users else HotUsers({})
@@ -101,13 +101,11 @@ class GatewayAgent:
         self._reloaded_s = -1e9
         self._holds_a_table = False
         self._round_s = monotonic_s()
-        self._taken_s: float | None = None
-        self._heard_s: float | None = None
 
     @property
     def generation(self) -> int:
         """Generation of the table in force, -1 before the first and after a tombstone."""
-        return self._fence.generation
+        return self.tables.generation
 
     @property
     def table(self) -> RoutingTable | None:
@@ -143,13 +141,10 @@ class GatewayAgent:
         try:
             want = self._want_of(table, lineage, before=self._want if self._users is not None else None)
         except ProtocolViolation:
-            self.counts.tables_broken += 1
+            self.tables.broken += 1
             raise
-        if not self._fence.admits(table, lineage=lineage):
-            self.counts.tables_refused += 1
+        if not self.tables.take(table, uid=uid):
             return False
-        self.counts.tables_taken += 1
-        self._taken_s = self._monotonic_s()
         for row in want.refused:
             log.warning("an instance is left out", extra={"instance": row.name, "why": row.reason})
         self._table, self._lineage = table, lineage
@@ -203,24 +198,14 @@ class GatewayAgent:
         tls = self.config.ca_file is not None
         return want_of(table, self._users, lineage=lineage, before=before, addresses=self._addresses, tls=tls)
 
-    def heard(self) -> None:
-        """Note that the source of tables answered, with a new table or without."""
-        self._heard_s = self._monotonic_s()
-
     def view(self) -> GatewayView:
         """What `/metrics` shows of this agent now."""
-        now_s = self._monotonic_s()
         return GatewayView(
-            generation=self.generation,
+            tables=self.tables,
             held=self._held,
             hot_users=len(self._held_users or ()),
             haproxy_answers=self._answers,
             refused_rows=len(self._want.refused) if self._want is not None else 0,
-            table_age_s=now_s - self._taken_s if self._taken_s is not None else None,
-            source_age_s=now_s - self._heard_s if self._heard_s is not None else None,
-            tables_taken=self.counts.tables_taken,
-            tables_stale=self.counts.tables_refused,
-            tables_broken=self.counts.tables_broken,
             haproxy_starts=self.counts.restarts_seen,
             haproxy_outdated=self._outdated,
             reloads=self.counts.reloads,

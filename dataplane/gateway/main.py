@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         hot_users = hot_users_flags.loop_of(options, agent, config)
         config.directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # who may call the socket of the peers may set tables
         # Randomness only spreads pauses.
-        source = source_of(options.table, on_problem=lambda text: log.warning(text), rng=random.Random(), on_heard=agent.heard)
+        source = source_of(options.table, on_problem=log.warning, rng=random.Random(), on_heard=agent.tables.heard)
     except (ConfigError, OSError, ValueError) as error:
         sys.stderr.write(f"grfleet-gateway: {error}\n")
         return 2

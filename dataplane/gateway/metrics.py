@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from dataplane.gateway.tables import Held, HeldServer
 from dataplane.instruments import Counter, Gauge, Registry
+from dataplane.tables_seen import TableMetrics, TablesSeen
 
 SERVER_STATES = ("ready", "down", "draining", "maintenance")
 RESULTS = ("settled", "older", "waiting", "refused", "unavailable", "failed")
@@ -32,9 +33,6 @@ class GatewayCounts:
     """What the agent has done since it started."""
 
     rounds: int = 0
-    tables_taken: int = 0
-    tables_refused: int = 0
-    tables_broken: int = 0
     commands: int = 0
     restarts_seen: int = 0
     reloads: int = 0
@@ -44,18 +42,13 @@ class GatewayCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class GatewayView:
-    """What is shown of an agent at one moment; ages in seconds, None for what has not been yet."""
+    """What is shown of an agent at one moment."""
 
-    generation: int
+    tables: TablesSeen
     held: Held | None
     hot_users: int
     haproxy_answers: bool
     refused_rows: int
-    table_age_s: float | None
-    source_age_s: float | None
-    tables_taken: int
-    tables_stale: int
-    tables_broken: int
     haproxy_starts: int
     haproxy_outdated: bool
     reloads: int
@@ -68,19 +61,10 @@ class GatewayMetrics:
 
     def __init__(self) -> None:
         self.registry = registry = Registry()
-        self._generation = Gauge(
-            "grfleet_gateway_generation", "Generation of the table in force at the agent, -1 without one", registry=registry
-        )
+        self._tables = TableMetrics("gateway", registry=registry)
         self._held_generation = Gauge(
             "grfleet_gateway_held_generation", "Generation that HAProxy held at the last look", registry=registry
         )
-        self._table_age = Gauge(
-            "grfleet_gateway_table_age_seconds", "Seconds since a table was taken, NaN before the first", registry=registry
-        )
-        self._source_age = Gauge(
-            "grfleet_gateway_source_age_seconds", "Seconds since the source of tables answered, NaN before", registry=registry
-        )
-        self._tables = Counter("grfleet_gateway_tables_total", "Tables offered by verdict", ("verdict",), registry=registry)
         self._refused_rows = Gauge(
             "grfleet_gateway_refused_rows", "Instances of the table that HAProxy cannot hold", registry=registry
         )
@@ -106,10 +90,8 @@ class GatewayMetrics:
         """Return everything in the Prometheus text format, as of `view`."""
         held = view.held
         states = Tally(state_of(server) for server in held.servers.values()) if held is not None else Tally[str]()
-        self._generation.set(view.generation)
+        self._tables.show(view.tables)
         self._held_generation.set(held.generation if held is not None else math.nan)
-        self._table_age.set(_or_nan(view.table_age_s))
-        self._source_age.set(_or_nan(view.source_age_s))
         self._refused_rows.set(view.refused_rows)
         self._answers.set(view.haproxy_answers)
         self._starts.labels().set(view.haproxy_starts)
@@ -117,8 +99,6 @@ class GatewayMetrics:
         self._reloads.labels().set(view.reloads)
         self._slots.set(sum(1 for owner in held.slots.values() if owner) if held is not None else math.nan)
         self._users.set(view.hot_users)
-        for verdict, count in (("taken", view.tables_taken), ("stale", view.tables_stale), ("broken", view.tables_broken)):
-            self._tables.labels(verdict=verdict).set(count)
         for state in SERVER_STATES:
             self._servers.labels(state=state).set(states[state] if held is not None else math.nan)
         for result in RESULTS:
@@ -126,7 +106,3 @@ class GatewayMetrics:
         for kind in WRITES:
             self._writes.labels(kind=kind).set(view.writes[kind])
         return self.registry.text()
-
-
-def _or_nan(value: float | None) -> float:
-    return math.nan if value is None else value

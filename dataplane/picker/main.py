@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         # Randomness spreads pauses, and requests without a user.
         picker = Picker(_edge(options), limits=_limits(options), monotonic_s=time.monotonic, rng=random.Random())
-        source = source_of(options.table, on_problem=log.warning, rng=random.Random(), on_heard=picker.heard)
+        source = source_of(options.table, on_problem=log.warning, rng=random.Random(), on_heard=picker.tables.heard)
         service = Service(
             bind=options.bind,
             health_bind=options.health_bind,

@@ -5,12 +5,11 @@ The numbers are read from the picker when they are asked for, so a pick pays for
 
 from __future__ import annotations
 
-import math
-
 from dataplane.http.server import Route
 from dataplane.instruments import Counter, Gauge, Registry
 from dataplane.picker.picker import Picker
 from dataplane.probes import HotUsersFace, routes
+from dataplane.tables_seen import TableMetrics
 
 
 class PickerMetrics:
@@ -37,20 +36,11 @@ class PickerMetrics:
         )
         self._refused_rows = Gauge("grfleet_picker_refused_rows", "Instances of the table that cannot", registry=registry)
         self._users = Gauge("grfleet_picker_hot_users", "Hot users in force", registry=registry)
-        self._generation = Gauge(
-            "grfleet_picker_generation", "Generation of the table in force, -1 without one", registry=registry
-        )
-        self._table_age = Gauge(
-            "grfleet_picker_table_age_seconds", "Seconds since a table was taken, NaN before the first", registry=registry
-        )
-        self._source_age = Gauge(
-            "grfleet_picker_source_age_seconds", "Seconds since the source of tables answered, NaN before", registry=registry
-        )
-        self._tables = Counter("grfleet_picker_tables_total", "Tables offered by verdict", ("verdict",), registry=registry)
+        self._tables = TableMetrics("picker", registry=registry)
 
     def text(self, picker: Picker) -> bytes:
         """Return everything in the Prometheus text format, as of now."""
-        counts, tables, fleet = picker.counts, picker.tables, picker.chooser.fleet
+        counts, fleet = picker.counts, picker.chooser.fleet
         for by, count in counts.picks.items():
             self._picks.labels(by=by).set(count)
         for reason, count in counts.refused.items():
@@ -62,11 +52,7 @@ class PickerMetrics:
         self._instances.set(len(fleet.members))
         self._refused_rows.set(len(fleet.refused))
         self._users.set(len(picker.chooser.users))
-        self._generation.set(picker.generation)
-        self._table_age.set(math.nan if picker.table_age_s is None else picker.table_age_s)
-        self._source_age.set(math.nan if picker.source_age_s is None else picker.source_age_s)
-        for verdict, count in (("taken", tables.taken), ("stale", tables.stale), ("broken", tables.broken)):
-            self._tables.labels(verdict=verdict).set(count)
+        self._tables.show(picker.tables)
         return self.registry.text()
 
 

@@ -8,29 +8,19 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from itertools import islice
 
 import msgspec
 
 from contract.errors import ProtocolViolation
 from contract.table import USER_KEY_HEADER, RoutingTable, TableLimits, key_header_of, limits_of
-from dataplane.fence import Fence, lineage_of
 from dataplane.picker.chooser import Chooser, PickLimits
 from dataplane.picker.exchange import Counts, Edge, Exchange
 from dataplane.picker.fleet import Fleet
 from dataplane.picker.messages import UserHeaders
+from dataplane.tables_seen import TablesSeen
 
 log = logging.getLogger("grfleet.picker")
-
-
-@dataclass
-class TableCounts:
-    """Tables by what became of them."""
-
-    taken: int = 0
-    stale: int = 0
-    broken: int = 0
 
 
 class Picker:
@@ -57,36 +47,19 @@ class Picker:
         rng: random.Random,
         max_users: int = 100_000,
     ) -> None:
-        self.counts, self.tables = Counts(), TableCounts()
+        self.counts, self.tables = Counts(), TablesSeen(monotonic_s)
         self.chooser = Chooser(limits.with_table(TableLimits()), rng=rng)
         self.max_users = max_users
-        self._edge, self._limits, self._monotonic_s = edge, limits, monotonic_s
+        self._edge, self._limits = edge, limits
         self._key_header = edge.key_header
         self._headers = _headers_of(edge)
-        self._fence = Fence()
         self._table: RoutingTable | None = None
-        self._taken_s: float | None = None
-        self._heard_s: float | None = None
         self.on_change: Callable[[], None] = lambda: None
 
     @property
     def generation(self) -> int:
         """Generation of the table in force, -1 before the first and after a tombstone."""
-        return self._fence.generation
-
-    @property
-    def table_age_s(self) -> float | None:
-        """Seconds since the table in force was taken; old is normal, a fleet at rest publishes nothing."""
-        return None if self._taken_s is None else self._monotonic_s() - self._taken_s
-
-    @property
-    def source_age_s(self) -> float | None:
-        """Seconds since the source of tables answered at all; this is what grows while the API is away."""
-        return None if self._heard_s is None else self._monotonic_s() - self._heard_s
-
-    def heard(self) -> None:
-        """Record that the source of tables answered."""
-        self._heard_s = self._monotonic_s()
+        return self.tables.generation
 
     def offer(self, table: RoutingTable, *, uid: str = "") -> bool:
         """Take a table if its generation is new; say whether it was taken.
@@ -106,13 +79,11 @@ class Picker:
         except ProtocolViolation:
             self.tables.broken += 1
             raise
-        if not self._fence.admits(table, lineage=lineage_of(uid)):
-            self.tables.stale += 1
+        if not self.tables.take(table, uid=uid):
             return False
         for name, why in fleet.refused.items():
             log.warning("an instance is left out", extra={"instance": name, "why": why})
-        self.tables.taken += 1
-        self._table, self._taken_s = table, self._monotonic_s()
+        self._table = table
         self.chooser.fleet = fleet
         if table.instances:  # a tombstone says nothing of them
             self._obey(limits_of(table))
@@ -163,7 +134,7 @@ class Picker:
 
     def unready(self) -> list[str]:
         """Return why it cannot pick, nothing when it can. A withdrawn table is obeyed, so the picker is ready: to say 503."""
-        return [] if self._taken_s is not None else ["no routing table yet"]
+        return [] if self.tables.taken else ["no routing table yet"]
 
 
 def _headers_of(edge: Edge) -> UserHeaders:

@@ -37,7 +37,7 @@ async def test_the_numbers_are_those_of_what_haproxy_holds(gateway: Gateway) -> 
     assert not gateway.agent.offer(table(7, rows))
     with pytest.raises(ProtocolViolation):
         gateway.agent.offer(RoutingTable(generation=8, instances=rows, slots="AAAA"))
-    gateway.agent.heard()
+    gateway.agent.tables.heard()
     await gateway.agent.reconcile()
     found = await shown(gateway.agent)
     assert found["grfleet_gateway_generation"] == found["grfleet_gateway_held_generation"] == 7
@@ -104,7 +104,7 @@ async def test_a_loop_that_stands_still_or_only_fails_is_unhealthy_and_never_end
 
 def test_before_anything_was_seen_the_numbers_are_not_known(gateway_free_agent: GatewayAgent) -> None:
     view = gateway_free_agent.view()
-    assert (view.held, view.table_age_s, view.source_age_s, view.generation) == (None, None, None, -1)
+    assert (view.held, view.tables.table_age_s, view.tables.source_age_s, view.tables.generation) == (None, None, None, -1)
     assert route_of(gateway_free_agent)("GET", "/metrics")
 
 

@@ -101,7 +101,7 @@ async def test_a_source_that_is_away_for_days_changes_nothing_and_is_obeyed_when
     source = Feed(
         open_source=lambda: HttpSource(httpx.AsyncClient(), f"http://127.0.0.1:{port}/", poll_seconds=0.02, owned=True),
         on_problem=problems.append,
-        on_heard=gateway.agent.heard,
+        on_heard=gateway.agent.tables.heard,
         rng=random.Random(1),
         longest_pause_s=0.1,
     )
@@ -119,7 +119,7 @@ async def test_a_source_that_is_away_for_days_changes_nothing_and_is_obeyed_when
         assert await gateway.agent.reconcile()
     assert gateway.agent.counts.commands == written
     assert gateway.agent.unready() == gateway.agent.unhealthy() == []
-    assert (gateway.agent.view().source_age_s or 0.0) > 2 * DAY_S
+    assert (gateway.agent.view().tables.source_age_s or 0.0) > 2 * DAY_S
     assert (await gateway.ask("u")).status == 200
     body[0] = msgspec.json.encode(table(2, gateway.rows("a", "b")))
     async with await asyncio.start_server(serve, "127.0.0.1", port):
