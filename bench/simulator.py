@@ -43,7 +43,8 @@ def run(*, quick: bool, as_json: bool, seed: int) -> None:
         f"errors over {size.compared} requests on {size.compared_instances} instances at {exact['exact']['load']:.0f} % "
         f"utilisation and a row hit ratio of {exact['exact']['hit']:.3f}; their baseline is the exact level with another seed. "
         "Speeds are per second of processor time on one core; a whole run lays requests out by instance, warms caches and "
-        "gathers results."
+        "gathers results. The longest way of several processes is what the parent does and an equal share of what its children "
+        "do."
     )
     publish("simulator", results, seed=seed, quick=quick, as_json=as_json, notes=notes)
 
@@ -72,7 +73,7 @@ def _speeds(level: Level, found: dict[str, Any], core: float) -> list[Result]:
 def _processes(found: dict[str, Any]) -> list[Result]:
     one = median(found["one"])
     return [
-        summarise(f"sampled-64 in {PROCESSES} processes", found["several"], unit="s wall", baseline=one),
+        summarise(f"sampled-64 in {PROCESSES} processes", found["several"], unit="CPU s on the longest way", baseline=one),
         single(f"digests of runs with one process and with {PROCESSES}", found["digests"], "digests", goal=1.0),
     ]
 

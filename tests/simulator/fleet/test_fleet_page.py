@@ -29,6 +29,13 @@ def test_the_page_quotes_what_was_measured(level: Level) -> None:
         assert quoted == pytest.approx(SAVED[f"{level}, {what}"]["value"], rel=0.01, abs=0.51 * last_digit)
 
 
+def test_several_processes_are_quicker_by_what_the_page_says() -> None:
+    row = SAVED["sampled-64 in 2 processes"]
+    assert row["ratio"] == pytest.approx(row["value"] / row["baseline"], abs=1e-4)
+    assert row["ratio"] < 0.7
+    assert f"takes {row['ratio']:.2f} of\nthe processor time of one process" in PAGE
+
+
 def test_every_goal_of_the_saved_run_is_met() -> None:
     assert [name for name, row in SAVED.items() if row["met"] is False] == []
 

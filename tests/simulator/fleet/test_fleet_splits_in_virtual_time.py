@@ -10,6 +10,8 @@ from policies.allocation.types import AllocationIntent, Bounds, Step, Strategy
 from simulator.fleet.allocation import AgentSplit, UserCurves
 from simulator.fleet.config import Level, RefillMode
 from simulator.fleet.run import simulate
+from simulator.physics.accelerator import load_accelerator
+from simulator.physics.remap import move
 from simulator.request_log import RowLaw
 
 WIDE = RowLaw(exponent=0.8, catalog_rows=1_000_000)
@@ -79,6 +81,23 @@ def test_a_shrunk_cache_loses_what_a_fresh_small_one_would_not_have() -> None:
     after = log.arrival_ms > 4000.0
     assert shrunk.rows_missed[after].sum() == pytest.approx(small.rows_missed[after].sum(), rel=0.05)
     assert shrunk.bytes_by_class["resizeEvicted"] >= 4 * 80 * MIB
+
+
+def test_moves_that_come_five_times_as_late_as_remapping_takes_change_next_to_nothing() -> None:
+    # The fleet remaps in no time. Here all of a move waits, the shrink too, which in truth only has to unmap.
+    late_ms = 10.0
+    assert late_ms > 4.9 * move(load_accelerator("a100"), 64 * MIB).total_ms
+    log = a_log(3000, laws=(WIDE,), rows_per_token=2)
+    walk = [20 * MIB if place % 200 else 84 * MIB for place in range(0, 1000, 100)]
+    wanted = [step for emb in walk for step in (emb, *[None] * 99)]
+    mean, p99 = [], []
+    for waits in ([], [None]):
+        result = simulate(log, a_fleet(), level=Level.REDUCED, split=Scripted(late_ms, [*waits, *wanted]), seed=1)
+        assert len(result.moves) >= 36
+        mean.append(result.latency_ms.mean())
+        p99.append(np.percentile(result.latency_ms, 99))
+    assert mean[1] == pytest.approx(mean[0], rel=0.001)
+    assert p99[1] == pytest.approx(p99[0], rel=0.01)
 
 
 def test_a_policy_that_wants_more_than_the_pool_is_refused_by_name() -> None:
