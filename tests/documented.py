@@ -5,10 +5,15 @@ A block marked `sh` holds commands, each on a line of its own unless the page is
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
+import socket
 import subprocess
-from collections.abc import Mapping
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -53,3 +58,63 @@ def run(command: str, *, within: Mapping[str, str], timeout_seconds: float = 120
     return subprocess.run(
         ["bash", "-c", command], cwd=ROOT, env=within, capture_output=True, text=True, timeout=timeout_seconds, check=False
     )
+
+
+@contextmanager
+def short_folder() -> Iterator[Path]:
+    """A folder with a short path, as Unix sockets have at most 107 characters and the folders of tests may lie deep."""
+    with tempfile.TemporaryDirectory(prefix="toys-", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens at now, all different."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def moved(text: str, places: Mapping[str, str]) -> str:
+    """A page's text with other ports, folders and programs than the page names, the longest first.
+
+    In one pass, as a port that is free now may hold the digits of one that is still to be replaced.
+    """
+    return re.sub("|".join(map(re.escape, sorted(places, key=len, reverse=True))), lambda found: places[found[0]], text)
+
+
+def elsewhere(folder: Path, ports: Sequence[str], programs: Mapping[str, str]) -> dict[str, str]:
+    """Where a walk takes place, for `moved`: free ports, this folder in place of /tmp/toys, and these programs by modules."""
+    programs = {f".venv/bin/{name}": f"{sys.executable} -m {module}" for name, module in programs.items()}
+    numbers = dict(zip(ports, map(str, free_ports(len(ports))), strict=True))
+    return {"/tmp/toys": str(folder), ".venv/bin/python": sys.executable, **programs, **numbers}
+
+
+def walk(page: str, places: Mapping[str, str], *, within: Mapping[str, str], logs: Sequence[Path]) -> None:
+    """Run a page as one session: every user keeps its server while others leave, and all end on the one that is left.
+
+    The page asks five users three times: of three servers, without the second, and without the third.
+    """
+    session = moved("\n".join(["set -eu", *blocks(page, "sh"), "wait"]), places)
+    done = run(session, within={**within, "PYTHONPATH": str(ROOT)})
+    said, named = re.findall(r"I am (\w)", done.stdout), re.findall(r"x-gr-instance: (\w)", done.stdout)
+    assert len(said) == 15, done.stdout + done.stderr + "".join(log.read_text() for log in logs if log.exists())
+    first, without_b, without_c = said[:5], said[5:10], said[10:]
+    assert named == first
+    assert [after for before, after in zip(first, without_b, strict=True) if before != "b" and before != after] == []
+    assert "b" not in without_b
+    assert set(without_c) == {"a"}
+
+
+def flags_of(parser: argparse.ArgumentParser) -> set[str]:
+    """The long flags that a command takes."""
+    return {option for action in parser._actions for option in action.option_strings if option.startswith("--")} - {"--help"}
+
+
+def flags_in_table(page: str) -> set[str]:
+    """The long flags that begin a row of a table."""
+    return set(re.findall(r"^\| `(--[a-z-]+)", read(page), re.M))
