@@ -419,14 +419,24 @@ def test_a_split_that_cannot_carry_a_load_that_others_can_is_a_finding(tmp_path:
     assert any("overload is a matter of the split" in doubt for doubt in ran.result["doubts"])
 
 
-def test_progress_is_shown_on_stderr_and_to_a_terminal_only(tmp_path: Path, plain: Path) -> None:
+@pytest.mark.parametrize(
+    ("command", "options", "bars"),
+    [
+        ("simulate", ("--level", "reduced"), (b"MissRatioCurve", b"static:50")),
+        ("oracle", ("--window", "45s", "--workers", "1", "--fresh"), (b"91 splits", b"100%")),
+    ],
+)
+def test_progress_is_shown_on_stderr_and_to_a_terminal_only(
+    tmp_path: Path, plain: Path, monkeypatch: pytest.MonkeyPatch, command: str, options: tuple[str, ...], bars: tuple[bytes, ...]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     log = requests_file(tmp_path / "day.grlog")
-    arguments = ["--trace", str(log), "--pool", str(plain), "--level", "reduced", "--json"]
+    arguments = ["--trace", str(log), "--pool", str(plain), *options, "--json"]
     terminal, behind = pty.openpty()
     shown = b""
 
     ran = subprocess.Popen(
-        [sys.executable, "-m", "grfleet.cli", "simulate", *arguments, "--out", str(tmp_path / "shown")],
+        [sys.executable, "-m", "grfleet.cli", command, *arguments, "--out", str(tmp_path / "shown")],
         env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
         stdout=subprocess.PIPE,
         stderr=behind,
@@ -439,7 +449,6 @@ def test_progress_is_shown_on_stderr_and_to_a_terminal_only(tmp_path: Path, plai
     printed, _ = ran.communicate(timeout=60)
 
     assert ran.returncode == 0
-    assert b"MissRatioCurve" in shown
-    assert b"static:50" in shown
-    assert json.loads(printed)["command"] == "simulate"
-    assert run("simulate", tmp_path / "quiet", *arguments).outcome.stderr == ""
+    assert [bar for bar in bars if bar not in shown] == []
+    assert json.loads(printed)["command"] == command
+    assert run(command, tmp_path / "quiet", *arguments).outcome.stderr == ""
