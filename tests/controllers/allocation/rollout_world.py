@@ -225,3 +225,16 @@ class World:
             "RolloutEnded",
         }
         return [reason for reason, _ in self.events if reason in own]
+
+
+def harmful(charge: str, factor: float) -> Any:
+    """The P99 under an intent whose strategy has this name is so many times as long."""
+    return lambda intent: factor if intent["strategy"] == charge and intent["enforcement"] == "Active" else 1.0
+
+
+def running(world: World, spec: dict[str, Any] = SAFE, *, turns: int = 40) -> World:
+    """The pool has run under this policy for a while."""
+    world.ask(spec)
+    world.step()
+    world.turn(turns)
+    return world
