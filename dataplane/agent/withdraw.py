@@ -8,7 +8,7 @@ less memory is told and goes at once. Afterwards the engine's own word counts ag
 from dataplane.agent.observe import Reading
 from dataplane.agent.residency import Bound, ResidencyShelf
 from policies.allocation.recovery import BLOCKING_PERCENT_PER_SECOND, Phase
-from policies.allocation.types import AllocationIntent, Decision, Layer, Reason, Strategy
+from policies.allocation.types import AllocationIntent, Clip, Decision, Layer, Reason, Strategy
 
 HOLD_MS = 2500.0
 """From the word to the write: gateways ask every two seconds, and take some tenths to weigh and write."""
@@ -70,7 +70,10 @@ class Withdrawal:
             self.lapse(now_ms=now_ms)
             return wanted
         if wanted <= base and split.used.kv_bytes <= split.limits.kv_bytes:
-            self.end()
+            if Clip.SLEW in decision.clips and (decision.goal_emb_bytes or 0) > base:
+                self.lapse(now_ms=now_ms)  # its pace has not earned the next granule yet: it goes on to shrink
+            else:
+                self.end()
             return wanted
         granule = reading.describe.granule_bytes
         goal = max(wanted, decision.goal_emb_bytes or 0)

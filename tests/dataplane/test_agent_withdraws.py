@@ -16,7 +16,7 @@ from dataplane.agent import loop
 from dataplane.agent.residency import KEPT, Bound, ResidencyShelf, beyond_lru
 from dataplane.agent.withdraw import HOLD_MS, LISTENS_MS
 from policies.allocation import strategy
-from policies.allocation.recovery import Phase
+from policies.allocation.recovery import BLOCKING_PERCENT_PER_SECOND, Phase
 from policies.allocation.types import AllocationState, Decision, Layer, Reason, Strategy
 from simulator.core.kv_cache import KvCache
 
@@ -190,9 +190,9 @@ def wanting(monkeypatch: pytest.MonkeyPatch, **changed: Any) -> None:
 SLOW = {"maxPercentPerSecond": 2, "deadbandPercent": 1}
 
 
-async def at_half() -> Gateway:
+async def at_half(*, refill_blocks: bool = False) -> Gateway:
     """An agent whose split stands at the half, with a gateway that knows everybody."""
-    world = World(**SMALL, used=[POOL // 2, POOL // 2])
+    world = World(**SMALL, used=[POOL // 2, POOL // 2], refill_blocks=refill_blocks)
     gateway = Gateway(world)
     world.static(50, step=SLOW)
     await gateway.live(4)
@@ -246,6 +246,43 @@ async def test_claims_are_withdrawn_a_few_seconds_ahead_and_not_for_the_whole_of
     await gateway.live(2)
     ahead = 2 * (2 * HOLD_MS / 1000.0 + 1.0) / 100.0 * POOL / PER_TOKEN / 32
     assert USERS - ahead - 2 * MIB / PER_TOKEN / 32 <= gateway.claims < USERS
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+async def test_a_move_that_earns_a_granule_only_in_some_rounds_gets_as_far_as_without_a_gateway(
+    monkeypatch: pytest.MonkeyPatch, blocks: bool
+) -> None:
+    wanting(monkeypatch)
+    moved = []
+    for asks in (True, False):
+        gateway = await at_half(refill_blocks=blocks)
+        gateway.asks = asks
+        await gateway.live(math.ceil(LISTENS_MS / 1000.0) + 1)
+        gateway.world.static(90, step=SLOW | {"maxPercentPerSecond": 1})
+        await gateway.live(40)
+        moved.append(gateway.world.engine.limits[0] // MIB - POOL // 2 // MIB)
+        assert gateway.world.engine.violations == []
+        if asks:
+            assert gateway.surprises == 0
+    assert moved[0] >= moved[1] - 2 > 0, "it waits once, and is late by what it would have moved meanwhile"
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+async def test_claims_are_withdrawn_at_the_pace_of_the_move_also_where_refill_blocks_serving(
+    monkeypatch: pytest.MonkeyPatch, blocks: bool
+) -> None:
+    wanting(monkeypatch)
+    gateway = await at_half(refill_blocks=blocks)
+    gateway.world.static(90, step=SLOW)
+    await gateway.live(2)
+    while gateway.claims == USERS:  # a granule at a time: the first is due when the pace has earned it
+        assert gateway.lived < 20
+        await gateway.live(2)
+    pace = BLOCKING_PERCENT_PER_SECOND if blocks else SLOW["maxPercentPerSecond"]
+    told = (USERS - gateway.claims) * 32 * PER_TOKEN
+    ahead = pace * (2 * HOLD_MS / 1000.0 + 1.0) / 100.0 * POOL
+    assert 0 < told <= ahead + 2 * MIB
+    assert told >= ahead - 2 * MIB
 
 
 async def test_a_move_that_is_given_up_gives_the_claims_back(monkeypatch: pytest.MonkeyPatch) -> None:
