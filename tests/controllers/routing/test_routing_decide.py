@@ -212,6 +212,21 @@ def test_a_new_instance_is_filled_within_the_churn_budget_over_several_windows()
     assert owners.count(2) == pytest.approx(SLOTS / 3, rel=0.15)
 
 
+def test_who_waits_for_the_budget_looks_again_when_the_oldest_move_leaves_the_window() -> None:
+    policy = Found(
+        spec=RoutingPolicySpec(churn=Churn(max_moved_percent=5, window_seconds=60), warmup=Warmup(max_seconds=0)),
+        name="default",
+        source=PolicySource.DEFAULTS,
+    )
+    table = published(instance("a"), instance("b"), policy=policy)
+    moves = [(0, "3"), (30, "2")]
+    table["status"]["recentMoves"] = [
+        {"time": at(moment).strftime("%Y-%m-%dT%H:%M:%SZ"), "generation": 1, "movedPercent": share} for moment, share in moves
+    ]
+    plan = decide(observed(instance("a"), instance("b"), instance("c"), table=table, policy=policy), at(40))
+    assert plan.requeue_after == pytest.approx(20.0, abs=1.0)
+
+
 def test_what_the_policy_asks_of_gateways_is_published_with_a_generation_of_its_own_and_moves_nobody() -> None:
     before = published(instance("a"), instance("b"))
     assert msgspec.convert(before["status"], RoutingTable).limits == TableLimits(
@@ -389,7 +404,11 @@ def test_who_waits_for_the_churn_budget_is_said_in_a_condition_of_its_own() -> N
     plan = decide(grown, NOW)
     assert churn(plan) == ("True", "MovesDeferred")
     assert plan.table_status is not None
-    assert find_condition(plan.table_status["conditions"], "ChurnLimited") is not None
+    said_there = find_condition(plan.table_status["conditions"], "ChurnLimited")
+    assert said_there is not None
+    owners = unpack_slots(plan.table_status["slots"], instances=3)
+    waiting = 100.0 * (SLOTS / 3 - owners.count(2)) / SLOTS  # a third of the users belongs to the one that came
+    assert float(said_there["message"].split()[0]) == pytest.approx(waiting, abs=3.0)
     assert churn(decide(observed(instance("a"), instance("b")), NOW)) == ("False", "WithinBudget")
     assert churn(decide(observed(instance("a"), table=table, paused=True), NOW)) == ("Unknown", "TableHeld")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -135,11 +136,14 @@ def test_a_pool_deleted_with_cascade_orphan_leaves_its_table_as_it_is() -> None:
 
 
 def test_a_tombstone_stands_for_a_week_and_then_goes() -> None:
+    assert timedelta(days=7).total_seconds() == TOMBSTONE_SECONDS, "as docs/routing.md and docs/operations.md have it"
     assert decide_burial(pool=None, table=buried(), known=None, now=NOW).requeue_after == TOMBSTONE_SECONDS
     almost = decide_burial(pool=None, table=buried(), known=8, now=at(TOMBSTONE_SECONDS - 10))
     assert almost == Burial(requeue_after=10)
     assert decide_burial(pool=None, table=buried(), known=None, now=at(TOMBSTONE_SECONDS)) == Burial(remove=True)
-    assert decide_burial(pool=None, table=buried(), known=None, now=at(-9e8)).requeue_after is not None
+    assert decide_burial(pool=None, table=buried(), known=None, now=at(-9e8)).requeue_after == pytest.approx(
+        TOMBSTONE_SECONDS, abs=300.0
+    ), "one that a clock far ahead wrote does not stand for decades"
 
 
 def test_a_tombstone_is_one_to_the_api_the_gateway_and_the_client_and_empties_both() -> None:
@@ -205,6 +209,8 @@ def test_a_generation_is_remembered_while_the_pool_lives_and_a_moment_after() ->
     known.buried(KEY, 8, now_s=1e6)
     assert known.of(KEY, now_s=1e6 + COLLECTOR_SECONDS - 1) == 8
     assert known.of(KEY, now_s=1e6 + COLLECTOR_SECONDS + 1) is None
+    known.buried(KEY, 9, now_s=1e6)
+    assert known.of(KEY, now_s=1e6 + 600.0) is None, "who deletes a tombstone ten minutes later is obeyed"
     known.note(KEY, None)
     assert known.of(KEY, now_s=2e6) is None
 
