@@ -74,7 +74,12 @@ class Agent:
 class World:
     def __init__(self, gateway: Gateway, agents: dict[str, Agent], loop: ResidencyLoop) -> None:
         self.gateway, self.agents, self.loop = gateway, agents, loop
-        self.now_s = 0.0
+        self.now_s = self.look_s = 0.0
+
+    def clock(self) -> float:
+        """Seconds; each look takes `look_s`."""
+        self.now_s += self.look_s
+        return self.now_s
 
     async def round(self, *, seconds: float = 2.0, ask: bool = True) -> None:
         self.now_s += seconds
@@ -93,7 +98,7 @@ async def world(folder: Path) -> AsyncIterator[World]:
             gateway,
             Residents(),
             Addresses(str(folder / "agents.json")),
-            monotonic_s=lambda: made.now_s,
+            monotonic_s=lambda: made.clock(),
             rng=random.Random(1),
             limits_under=GivenLimits(room=100).with_table,
         )
@@ -269,6 +274,14 @@ async def test_an_agent_that_nobody_answers_for_is_missing(tmp_path: Path) -> No
         (tmp_path / "agents.json").write_text(json.dumps({"a": f"http://127.0.0.1:{free_port()}", "b": "nonsense"}))
         await here.round()
         assert here.loop.view().reports == {"missing": 2}
+
+
+async def test_the_time_that_a_round_computed_is_shown(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        here.look_s = 0.25
+        await here.round()
+        assert here.loop.round_s >= 0.5, "reports are taken in, and users weighed"
+        assert f"grfleet_gateway_residency_round_seconds {here.loop.round_s:g}\n" in here.loop.metrics_text().decode()
 
 
 def test_the_metrics_show_ages_and_counts() -> None:

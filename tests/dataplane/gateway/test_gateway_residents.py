@@ -192,6 +192,29 @@ def test_missing_reports_move_nobody(fleet: Fleet) -> None:
         assert fleet.choose(seconds=60.0).users == {KEY: AWAY}
 
 
+def test_a_load_that_an_instance_had_before_it_fell_silent_keeps_nobody_out_for_ever(fleet: Fleet) -> None:
+    fleet.now_ms += 120_000.0  # what was in flight before is forgotten
+    for uid in fleet.starts:
+        fleet.tell(uid, *([state(KEY)] if uid == AWAY else []), in_flight=4000 if uid == AWAY else 1)
+    assert fleet.choose().refused == 1
+    for _ in range(6):
+        fleet.now_ms += 2000.0
+        for uid in fleet.starts:
+            if uid != AWAY:
+                fleet.tell(uid)
+    chosen = fleet.choose()
+    assert (chosen.silent, chosen.users) == (1, {KEY: AWAY})
+
+
+def test_the_age_of_a_report_is_that_of_what_the_engine_said_and_not_of_its_agents_last_word(fleet: Fleet) -> None:
+    for _ in range(5):
+        fleet.now_ms += 2000.0
+        for uid in fleet.starts:
+            fleet.tell(uid, reachable=uid != AWAY)
+    ages = fleet.residents.view(now_ms=fleet.now_ms).age_s
+    assert {f"uid-{name}": age for name, age in ages.items()} == {uid: 10.0 if uid == AWAY else 0.0 for uid in fleet.starts}
+
+
 def test_nobody_leaves_an_instance_that_is_silent_for_what_others_report(fleet: Fleet) -> None:
     fleet.tell(AWAY, state(KEY))
     fleet.choose(seconds=1.0)
