@@ -1,5 +1,6 @@
 """The rendered configuration: what real HAProxy says of it, and the values that are refused before HAProxy would misread them."""
 
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from gateway_world import row, table
 
 from contract.table import TableLimits
 from dataplane.edge import ConfigError
-from dataplane.gateway.config import GatewayConfig, mark_of, render, render_maps
+from dataplane.gateway.config import ID_TABLE, SLOT_TABLE, USER_TABLE, GatewayConfig, mark_of, render, render_maps
 from dataplane.gateway.servers import servers_of
 from testbed.debian import Tree
 
@@ -94,6 +95,16 @@ def test_a_name_that_a_draining_predecessor_shares_is_echoed_to_its_successor() 
     names, echoes = render_maps(servers)
     assert len(names.splitlines()) == 2
     assert echoes == f"a {next(s.label for s in servers if not s.draining_only)}\n"
+
+
+@pytest.mark.parametrize("honour_echo", [True, False])
+def test_the_choice_of_the_caller_comes_before_the_hot_user_and_that_before_the_slot_by_name_and_by_id(honour_echo: bool) -> None:
+    text = render(replace(BASE, honour_echo=honour_echo))
+    by_name = re.findall(r"^  use-server \S*%\[var\(txn\.(\w+)\)\]", text, re.MULTILINE)
+    assert by_name == [*(["gr_echo"] if honour_echo else []), "gr_user", "gr_slot"]
+    by_id = re.findall(rf"^  stick match .*table_gpt0\((\w+)\) table {ID_TABLE}$", text, re.MULTILINE)
+    assert by_id == [USER_TABLE, SLOT_TABLE]
+    assert text.index("  use-server") < text.index("  stick match")
 
 
 @pytest.mark.parametrize("changes", [{"pool_key": b"another key of 16 bytes"}, {"id_header": "x-a"}, {"check_interval_ms": 700}])

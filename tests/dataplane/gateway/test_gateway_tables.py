@@ -1,7 +1,9 @@
 """From held to wanted: whatever HAProxy holds and wherever a push breaks, the rounds converge, and the order keeps it safe."""
 
 from dataclasses import replace
+from pathlib import Path
 
+import msgspec
 import pytest
 from gateway_model import CONFIG, Model
 from gateway_world import row, table
@@ -10,9 +12,10 @@ from hypothesis import strategies as st
 
 from contract.errors import ProtocolViolation
 from contract.keys import SLOTS, user_key
-from contract.table import NOBODY, InstanceState, RoutingTable, pack_slots
+from contract.table import NOBODY, InstanceState, RoutingTable, TableLimits, pack_slots
 from dataplane.fence import Fence, lineage_of
-from dataplane.gateway.config import FILLED_KEY, ID_TABLE
+from dataplane.gateway.agent import GatewayAgent
+from dataplane.gateway.config import FILLED_KEY, ID_TABLE, USER_TABLE, mark_of
 from dataplane.gateway.servers import server_id, servers_of
 from dataplane.gateway.tables import EMPTY, Held, HotUsers, Step, Want, is_older, plan, want_of
 
@@ -205,6 +208,29 @@ def test_a_hot_user_whose_instance_left_or_drains_has_no_entry() -> None:
     rows = [row("a", 81), row("b", 82, state=InstanceState.DRAINING)]
     want = want_of(table(1, rows), HotUsers({KEYS[0]: "uid-a", KEYS[1]: "uid-b", KEYS[2]: "uid-gone"}))
     assert list(want.users) == [KEYS[0]]
+
+
+def test_a_tombstone_says_nothing_of_limits_and_leaves_those_in_force(tmp_path: Path) -> None:
+    agent = GatewayAgent(replace(CONFIG, directory=tmp_path), monotonic_s=lambda: 0.0)
+    said = TableLimits(bounded_load_percent=300, key_header="x-member")
+    agent.offer(msgspec.structs.replace(table(1, [row("a", 81)]), limits=said))
+    before = mark_of(agent.config)
+    assert agent.offer(table(2, []))
+    assert (agent.config.said, mark_of(agent.config)) == (said, before), "a deleted pool reloads nobody"
+
+
+def test_a_user_is_nobodys_before_the_entry_goes_as_peers_do_not_hear_of_one_that_is_cleared() -> None:
+    rows = [row("a", 81)]
+    stays, goes, gone = KEYS[:3]
+    want = want_of(table(1, rows), HotUsers({stays: "uid-a"}))
+    number = want.servers[0].id
+    steps = plan(Held(users={stays: number, goes: number, gone: 0}), want, config=CONFIG)
+    commands = [command for step in steps for command in step.commands if USER_TABLE in command]
+    assert commands == [
+        f"set table gr_users key {goes} data.gpt0 0",
+        f"clear table gr_users key {goes}",
+        f"clear table gr_users key {gone}",
+    ]
 
 
 def test_slots_that_are_no_table_are_refused() -> None:
