@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from loop_objects import instance_object, pool_object
 
 from controllers.allocation.policy_status import WORST_FIRST, PolicyStatusLoop, status_of
+from controllers.runtime.loop import Context
 from controllers.runtime.resources import HBM_POLICIES, INSTANCES, POOLS, Key
 from controllers.runtime.store import EventType, Store, WatchEvent
 from crds.hbm_policy import RolloutPhase
+
+KINDS = {"GRServingPool": POOLS, "GRInstance": INSTANCES, "HBMPolicy": HBM_POLICIES}
 
 
 def policy_object(name: str = "mine", namespace: str = "team", *, generation: int = 3) -> dict[str, Any]:
@@ -28,9 +32,8 @@ def ref(name: str = "mine", namespace: str = "team", generation: int = 3) -> dic
 
 def stored(*objects: dict[str, Any]) -> Store:
     store = Store((POOLS, INSTANCES, HBM_POLICIES))
-    kinds = {"GRServingPool": POOLS, "GRInstance": INSTANCES, "HBMPolicy": HBM_POLICIES}
     for each in objects:
-        store.upsert(kinds[each["kind"]], each)
+        store.upsert(KINDS[each["kind"]], each)
     return store
 
 
@@ -111,3 +114,58 @@ def test_a_step_of_a_rollout_and_an_intent_of_another_generation_wake_the_policy
     assert keys(WatchEvent(EventType.MODIFIED, INSTANCES, at, newer, instance), store) == mine
     assert keys(WatchEvent(EventType.MODIFIED, INSTANCES, at, {**instance, "status": {"p99Ms": "4"}}, instance), store) == set()
     assert keys(WatchEvent(EventType.DELETED, INSTANCES, at, instance, instance), store) == mine
+
+
+class Written:
+    """An API server that takes every status of one policy."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.statuses: list[dict[str, Any]] = []
+
+    async def apply_status(self, resource: Any, desired: Any, **_: Any) -> dict[str, Any]:
+        self.statuses.append(desired["status"])
+        policy = self.store.get(resource, Key("team", "mine"))
+        assert policy is not None
+        return {**policy, "status": desired["status"]}
+
+
+@pytest.mark.parametrize(
+    ("news", "hurries"),
+    [
+        ({"spec": {"strategy": "Learned", "learned": {"model": "split-2"}}}, True),
+        ({"phase": "RolledBack"}, True),
+        ({"generations": (3, 3, 3)}, False),
+    ],
+    ids=["model", "rollout", "numbers"],
+)
+async def test_another_model_and_a_step_of_a_rollout_are_told_within_a_second_and_numbers_within_ten(
+    news: dict[str, Any], hurries: bool
+) -> None:
+    policy = policy_object()
+    policy["metadata"]["resourceVersion"] = "1"
+    policy["spec"] = {"strategy": "Learned", "learned": {"model": "split-1"}}
+    store = stored(policy, *fleet(phase="Canary"))
+    kube, now_s = Written(store), [100.0]
+    clock = SimpleNamespace(monotonic=lambda: now_s[0])
+    settings = SimpleNamespace(operator_namespace="grfleet")
+    ctx = cast(Context, SimpleNamespace(kube=kube, store=store, clock=clock, settings=settings))
+    loop = PolicyStatusLoop()
+    await loop.reconcile(Key("team", "mine"), ctx)
+    assert [status["model"] for status in kube.statuses] == ["split-1"]
+
+    changed = fleet(phase=news.get("phase", "Canary"), generations=news.get("generations", (3, 3, 2)))
+    changed.append(
+        {**policy, "metadata": dict(policy["metadata"]), "status": kube.statuses[0], "spec": news.get("spec", policy["spec"])}
+    )
+    for each in changed:
+        each["metadata"]["resourceVersion"] = "1000"
+        store.upsert(KINDS[each["kind"]], each)
+    now_s[0] += 1.5
+    later = await loop.reconcile(Key("team", "mine"), ctx)
+    assert len(kube.statuses) == (2 if hurries else 1)
+    if not hurries:
+        assert later is not None
+        now_s[0] += 8.6
+        await loop.reconcile(Key("team", "mine"), ctx)
+    assert kube.statuses[1] != kube.statuses[0]
