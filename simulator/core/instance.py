@@ -5,7 +5,6 @@ cached tokens are stripped before the embedding stage, so KV hits also remove EM
 and the seed, so the same calls give the same outcome.
 """
 
-import math
 from collections import deque
 from collections.abc import Iterable
 
@@ -17,17 +16,15 @@ from contract.samples import KIND_KV, SampleBuffer, is_sampled
 from simulator.core.config import InstanceConfig
 from simulator.core.counting import Tally, split_state
 from simulator.core.emb_cache import EmbCache
-from simulator.core.kv_cache import CacheKey, Entry, KvCache
+from simulator.core.histories import Histories
+from simulator.core.kv_cache import CacheKey, Entry
 from simulator.core.lookups import Refused, RowLookups
-from simulator.core.lower_tiers import LowerTier, LowerTiers
+from simulator.core.lower_tiers import LowerTier
 from simulator.core.popularity import RowSampler
 from simulator.core.prefixes import PreInference
-from simulator.core.residency import ResidencyLog
+from simulator.core.refill import Refill
 from simulator.core.shared_link import SharedLink
 from simulator.core.split import PoolSplit, SplitRules
-from simulator.physics.reload import stall_ms
-
-MAX_REFILL_SHARE = 0.9
 
 
 class GRInstanceCore:
@@ -56,14 +53,9 @@ class GRInstanceCore:
         service, one_in = config.service, config.sampling.rows_one_in
         emb_bytes = config.first_emb_bytes
         self.emb = EmbCache(one_in=one_in, row_bytes=service.row_bytes, limit_bytes=emb_bytes, max_bytes=config.pool_bytes)
-        self.resident = ResidencyLog(self._tokens_of)
-        self.lower = LowerTiers(host_bytes=config.host_bytes, ssd_bytes=config.ssd_bytes, on_sinking=self.resident.moved)
-        self.kv = KvCache(
-            bytes_per_token=service.kv_bytes_per_token,
-            limit_bytes=config.pool_bytes - emb_bytes,
-            page_tokens=config.page_tokens,
-            on_eviction=self._sink,
-        )
+        self._link = SharedLink(service)
+        self.histories = Histories(config, kv_bytes=config.pool_bytes - emb_bytes, link=self._link, tally=self.tally)
+        self.kv, self.lower, self.resident = self.histories.kv, self.histories.lower, self.histories.resident
         rules = SplitRules(
             pool_bytes=config.pool_bytes,
             link_bytes_per_second=service.link_bytes_per_second,
@@ -77,14 +69,12 @@ class GRInstanceCore:
             host_bytes=config.host_bytes,
             ssd_bytes=config.ssd_bytes,
         )
-        self._link = SharedLink(service)
+        self.refill = Refill(config, emb=self.emb, split=self.split, link=self._link, tally=self.tally)
         self._rows = RowLookups(config, emb=self.emb, samples=self.samples)
         self._jobs: deque[tuple[float, float, CacheKey]] = deque()
         self._in_service: tuple[CacheKey, Entry] | None = None
         self._last_arrival_ms = 0.0
         self._free_at_ms = 0.0
-        self._refilled_to_ms = 0.0
-        self._refill_carry = 0.0
 
     def rank(self, request: engine.RankRequest, arrival_ms: float) -> engine.RankAnswer:
         """Serve one ranking request that arrives at `arrival_ms` and say where its time went.
@@ -147,24 +137,11 @@ class GRInstanceCore:
 
     def prefetch(self, user_keys: Iterable[str]) -> engine.UsersAnswer:
         """Protect resident users by making them the most recently used; load those that lie below HBM, where there is room."""
-        wanted = set(user_keys)
-        here = [key for key in self.kv.keys_oldest_first() if key[0] in wanted]
-        below = [key for key in self.lower.users() if key[0] in wanted]
-        sizes = [self.kv.touch(key) for key in here] + [self._promote(key) for key in below]
-        for key in (*here, *below):
-            self.resident.used(key, self.clock_ms)
-        return engine.UsersAnswer(affected=sum(1 for size in sizes if size), bytes=sum(sizes))
+        return self.histories.prefetch(user_keys, now_ms=self.clock_ms)
 
     def evict(self, user_keys: Iterable[str]) -> engine.UsersAnswer:
         """Drop the state of users from all tiers, except of those in service."""
-        wanted = set(user_keys)
-        here = [key for key in self.kv.keys_oldest_first() if key[0] in wanted]
-        below = [key for key in self.lower.users() if key[0] in wanted]
-        sizes = [self.kv.evict_user(user_key) for user_key in wanted] + [self.lower.drop([key]) for key in below]
-        for key in (*here, *below):
-            self.resident.moved(key)
-        self.tally.evicted_requested += sum(sizes)
-        return engine.UsersAnswer(affected=sum(1 for size in sizes if size), bytes=sum(sizes))
+        return self.histories.evict(user_keys)
 
     def invalidate(self, request: engine.InvalidateRequest) -> engine.UsersAnswer:
         """Drop what another model or embedding version computed, or everything.
@@ -237,7 +214,7 @@ class GRInstanceCore:
             jobs.popleft()
         self.clock_ms = clock
         self._offload_until(clock)
-        self._refill_until(clock)
+        self.refill.until(clock)
         if self.split.deferred:
             self.split.settle(clock)
             self.kv.held = self.split.held(clock)
@@ -333,13 +310,13 @@ class GRInstanceCore:
         self._report_user(key[0], tokens)
         missed = self._rows.missed(request_id, sampler, rows=rows, asked=asked, time_us=int(self.clock_ms * 1e3))
         defaulted = 0 if self._rows.waits(asked=asked, missed=missed) else missed
-        taken = self._refill_share() if missed else 0.0
+        taken = self.refill.share() if missed else 0.0
         compute = stall + model.compute_ms(history=tokens, candidates=candidates, cached=hit + loaded)
         gather = self._link.gather_ms(missed - defaulted, taken=taken)
         if gather:
             self._link.took(gather - model.gather_fixed_ms)
         service = compute + gather
-        start = max(arrival, self._free_at_ms, self._refilled_at_ms())
+        start = max(arrival, self._free_at_ms, self.refill.lets_serve_at_ms())
         self._free_at_ms = start + service
         self._jobs.append((start, start + service, key))
         if start <= arrival:
@@ -357,11 +334,7 @@ class GRInstanceCore:
         return start, service, hit, missed, asked
 
     def _find(self, key: CacheKey, arrival: float, *, tokens: int, candidates: int, per_token: int) -> tuple[int, int, float]:
-        """Ask all tiers for a history; return tokens hit in HBM, tokens loaded from below, and milliseconds that loading adds.
-
-        State below HBM is loaded when that is not slower than computing it and looking its rows up again. It is in HBM afterwards
-        either way, or where it was when HBM has no room.
-        """
+        """Ask all tiers for a history; return tokens hit in HBM, tokens loaded from below, and milliseconds that loading adds."""
         held = self.lower.take(key)
         hit = self.kv.access(key, tokens)
         if arrival >= self._free_at_ms:
@@ -370,53 +343,9 @@ class GRInstanceCore:
         self._offload_until(max(arrival, self._free_at_ms))
         if held is None:
             return hit, 0, 0.0
-        model, available = self.config.service, min(held.tokens, tokens)
-        taken = self._refill_share()
-        again = self._link.gather_ms(int(per_token * self._rows.miss_ratio * available), taken=taken)
-        anew = again + model.compute_ms(history=tokens, candidates=candidates, cached=0)
-        shorter = model.compute_ms(history=tokens, candidates=candidates, cached=available)
-        size = self.kv.bytes_of(available)
-        source = self.config.ssd_bytes_per_second if held.tier is LowerTier.SSD else None
-        load = self._link.load_ms(size, taken=taken, source_bytes_per_second=source)
-        stall = self.config.reload_fixed_ms + stall_ms(load_ms=load, compute_ms=shorter, layers=model.layers)
-        if key not in self.kv:
-            self.lower.put_back(key, held.tokens, held.bytes)
-        if not available or stall + shorter > anew:
-            return hit, 0, 0.0
-        self.tally.reload_bytes += size
-        self._link.took(load)
-        if held.tier is LowerTier.HOST:
-            self.tally.host_hit += available
-        else:
-            self.tally.ssd_hit += available
-        return hit, available, stall
-
-    def _sink(self, key: CacheKey, tokens: int, size: int) -> None:
-        """Take in what HBM evicts for want of room, or drop it where no more may wait for the link."""
-        most, waits = self.config.offload_queue_bytes, self._link.waiting_bytes(offloaded_bytes=self.lower.offloaded_bytes)
-        self.lower.off_load(key, tokens, size, room_bytes=math.inf if most is None else most - waits)
-        self.resident.moved(key)
-
-    def _tokens_of(self, key: CacheKey) -> tuple[int, int, int]:
-        """Return the tokens of a user in HBM, host memory and SSD."""
-        held = self.lower.held(key)
-        if held is None:
-            return self.kv.cached_tokens(key), 0, 0
-        below = (held.tokens, 0) if held.tier is LowerTier.HOST else (0, held.tokens)
-        return self.kv.cached_tokens(key), *below
-
-    def _promote(self, key: CacheKey) -> int:
-        """Load a user from below into HBM; return its bytes, 0 when there was no room."""
-        held = self.lower.take(key)
-        if held is None:
-            return 0
-        self.kv.access(key, held.tokens)
-        if key not in self.kv:
-            self.lower.put_back(key, held.tokens, held.bytes)
-            return 0
-        self.tally.prefetch_bytes += held.bytes
-        self._link.prefetched(held.bytes)
-        return held.bytes
+        taken = self.refill.share()
+        again = self._link.gather_ms(int(per_token * self._rows.miss_ratio * min(held.tokens, tokens)), taken=taken)
+        return hit, *self.histories.load(key, held, tokens=tokens, candidates=candidates, taken=taken, again_ms=again)
 
     def _report_user(self, user_key: str, tokens: int) -> None:
         key = sample_key(user_key)
@@ -439,31 +368,4 @@ class GRInstanceCore:
             self._in_service = None
 
     def _offload_until(self, now_ms: float) -> None:
-        refilling = bool(self.emb.backlog_bytes and self.split.refill_bytes_per_second)
-        self._link.offload_until(now_ms, offloaded_bytes=self.lower.offloaded_bytes, refilling=refilling)
-
-    def _refill_share(self) -> float:
-        """Share of the link that is set aside for a refill now."""
-        if self.config.refill_yields or self.config.refill_blocks_serving or not self.emb.backlog_bytes:
-            return 0.0
-        return min(MAX_REFILL_SHARE, self.split.refill_bytes_per_second / self.config.service.link_bytes_per_second)
-
-    def _refilled_at_ms(self) -> float:
-        """When a refill that blocks serving will be over at its rate; long ago when none does."""
-        rate = self.split.refill_bytes_per_second
-        if not self.config.refill_blocks_serving or not rate or not self.emb.backlog_bytes:
-            return -math.inf
-        return self._refilled_to_ms + 1e3 * (self.emb.backlog_bytes - self._refill_carry) / rate
-
-    def _refill_until(self, now_ms: float) -> None:
-        """Spend the refill budget of the time passed; what is below one sampled row is carried on."""
-        elapsed, self._refilled_to_ms = now_ms - self._refilled_to_ms, max(now_ms, self._refilled_to_ms)
-        if self.config.refill_yields and elapsed > 0:
-            elapsed = self._link.left_for_refill_ms(elapsed)
-        if elapsed <= 0 or not self.emb.backlog_bytes:
-            self._refill_carry = 0.0 if elapsed > 0 else self._refill_carry
-            return
-        budget = self._refill_carry + self.split.refill_bytes_per_second * elapsed / 1e3
-        loaded = self.emb.refill(int(budget))
-        self.tally.refill_bytes += loaded
-        self._refill_carry = budget - loaded if self.emb.backlog_bytes else 0.0
+        self._link.offload_until(now_ms, offloaded_bytes=self.lower.offloaded_bytes, refilling=self.refill.under_way)

@@ -46,7 +46,7 @@ class Reader:
 
 
 def held_by(core: GRInstanceCore) -> dict[str, tuple[int, int, int]]:
-    held = {key[0]: core._tokens_of(key) for key in (*core.kv.keys_oldest_first(), *core.lower.users())}
+    held = {key[0]: core.histories.tokens_of(key) for key in (*core.kv.keys_oldest_first(), *core.lower.users())}
     return {key: tokens for key, tokens in held.items() if any(tokens)}
 
 
