@@ -11,9 +11,12 @@ from crds.hbm_policy import HBMPolicySpec
 from grfleet.simulate.errors import BadInput
 from grfleet.simulate.wanted import Wanted, hbm_policy_of
 from policies.allocation import types as allocation
+from policies.allocation.model_file import TrainedModel
+from policies.allocation.recovery import Recovery
+from policies.allocation.residual import Residual
 
 _STATIC = re.compile(r"static:(\d{1,3})", re.IGNORECASE)
-_NAMES = {str(each).lower(): each for each in (Strategy.STATIC, Strategy.HILL_CLIMB, Strategy.MISS_RATIO_CURVE)}
+_NAMES = {str(each).lower(): each for each in Strategy}
 
 
 class NoSuchPolicy(ValueError):
@@ -35,6 +38,8 @@ class Choice:
         Split at the start, in points of usable HBM.
     holds : bool
         Nothing moves: a static split, a paused pool, or a policy that only watches.
+    model : TrainedModel, optional
+        What strategy Learned runs.
     notes : tuple of str
     """
 
@@ -43,6 +48,7 @@ class Choice:
     source: str
     first_percent: int
     holds: bool
+    model: TrainedModel | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -57,17 +63,25 @@ class Choice:
             strategy=allocation.Strategy(self.strategy.value),
             bounds=msgspec.convert(spec.bounds.model_dump(), allocation.Bounds),
             step=msgspec.convert(spec.step.model_dump(), allocation.Step),
+            learned=allocation.Learned(
+                model_sha256=self.model.sha256 if self.model is not None else None,
+                clamp_percent=float(spec.learned.clamp_percent),
+                residual=msgspec.convert(spec.learned.residual.model_dump(), Residual),
+            ),
+            recovery=msgspec.convert(spec.recovery.model_dump(), Recovery),
             freeze_on_backlog=False,
         )
 
 
-def choice_of(wanted: Wanted, policy: str | None) -> Choice:
+def choice_of(wanted: Wanted, policy: str | None, model: TrainedModel | None = None) -> Choice:
     """Return the strategy that chooses.
 
     Parameters
     ----------
     policy : str, optional
         `static:PERCENT`, the name of a strategy, or a file with an HBMPolicy; the manifests' own when absent.
+    model : TrainedModel, optional
+        For strategy Learned; others leave it alone.
 
     Raises
     ------
@@ -77,7 +91,7 @@ def choice_of(wanted: Wanted, policy: str | None) -> Choice:
         When `policy` is neither a name nor a file.
     """
     if policy is None:
-        return _written(wanted, wanted.hbm, wanted.hbm_from)
+        return _written(wanted, wanted.hbm, wanted.hbm_from, model)
     static = _STATIC.fullmatch(policy)
     if static is not None:
         percent = int(static[1])
@@ -88,18 +102,12 @@ def choice_of(wanted: Wanted, policy: str | None) -> Choice:
         strategy = _NAMES[policy.lower()]
         if strategy is Strategy.STATIC:
             return _held(wanted.hbm, "--policy Static", wanted.hbm.bounds.fallback_emb_percent)
-        return Choice(
-            spec=wanted.hbm,
-            strategy=strategy,
-            source=f"--policy {strategy}, guards of {wanted.hbm_from}",
-            first_percent=wanted.hbm.bounds.fallback_emb_percent,
-            holds=False,
-        )
+        return _moving(wanted.hbm, strategy, f"--policy {strategy}, guards of {wanted.hbm_from}", model)
     if not Path(policy).exists():
         known = ", ".join(("static:PERCENT", *(str(each) for each in _NAMES.values())))
         raise NoSuchPolicy(f"{policy} is neither a file nor one of {known}")
     spec, source = hbm_policy_of(Path(policy), wanted.pool)
-    return _written(wanted, spec, source)
+    return _written(wanted, spec, source, model)
 
 
 def fallback_of(choice: Choice) -> Choice:
@@ -111,20 +119,29 @@ def _held(spec: HBMPolicySpec, source: str, percent: int, notes: tuple[str, ...]
     return Choice(spec=spec, strategy=Strategy.STATIC, source=source, first_percent=percent, holds=True, notes=notes)
 
 
-def _written(wanted: Wanted, spec: HBMPolicySpec, source: str) -> Choice:
+def _moving(spec: HBMPolicySpec, strategy: Strategy, source: str, model: TrainedModel | None) -> Choice:
+    """The strategy in force, with its model where it has one."""
+    first = spec.bounds.fallback_emb_percent
+    if strategy is not Strategy.LEARNED:
+        return Choice(spec=spec, strategy=strategy, source=source, first_percent=first, holds=False)
+    if model is None:
+        raise BadInput(
+            source,
+            "strategy Learned needs its model, which no manifest holds",
+            then="give --model FILE, or --policy MissRatioCurve, which agents without a model follow",
+        )
+    source = f"{source}, model {model.sha256}"
+    return Choice(spec=spec, strategy=strategy, source=source, first_percent=first, holds=False, model=model)
+
+
+def _written(wanted: Wanted, spec: HBMPolicySpec, source: str, model: TrainedModel | None) -> Choice:
     """The policy as the cluster would follow it."""
     fallback = spec.bounds.fallback_emb_percent
     if wanted.pool.spec.paused:
         return _held(spec, source, fallback, ("spec.paused is true: nothing moves",))
     if spec.strategy is Strategy.STATIC:
         return _held(spec, source, fallback)
-    if spec.strategy is Strategy.LEARNED:
-        raise BadInput(
-            source,
-            "strategy Learned needs a trained model, which cannot be simulated yet",
-            then="give --policy MissRatioCurve, which agents without a model follow",
-        )
     if spec.effective_enforcement() is Enforcement.SHADOW:
         note = f"enforcement Shadow: {spec.strategy} only watches; give --policy {spec.strategy} to see it act"
         return _held(spec, source, fallback, (note,))
-    return Choice(spec=spec, strategy=spec.strategy, source=source, first_percent=fallback, holds=False)
+    return _moving(spec, spec.strategy, source, model)

@@ -28,6 +28,7 @@ from grfleet.simulate.options import (
     LevelName,
     Lives,
     LoadBehind,
+    ModelFile,
     Name,
     OffloadQueue,
     Out,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from grfleet.simulate.served import Served
     from grfleet.simulate.translate import Fleet
     from grfleet.simulate.wanted import Wanted
+    from policies.allocation.model_file import TrainedModel
 
 T = TypeVar("T")
 NOT_TRUSTED = 3
@@ -69,7 +71,8 @@ def simulate(
     policy: Annotated[
         str | None,
         typer.Option(
-            help="static:PERCENT, HillClimb, MissRatioCurve, or a file; default: what the manifests say.", show_default=False
+            help="static:PERCENT, HillClimb, MissRatioCurve, Learned, or a file; default: what the manifests say.",
+            show_default=False,
         ),
     ] = None,
     baseline: Annotated[
@@ -77,6 +80,7 @@ def simulate(
         typer.Option(help="What it is compared with, in the same forms; default: its fallback split, held.", show_default=False),
     ] = None,
     hbm_policy: HbmPolicyFile = None,
+    model: ModelFile = None,
     seed: Seed = 1,
     level: Annotated[LevelName, typer.Option(help="How closely to look at embedding rows (docs/fleet.md).")] = LevelName.SAMPLED,
     warm_up: Annotated[str, typer.Option(help="What of the log only warms the caches: a share or a length of time.")] = "20%",
@@ -112,8 +116,11 @@ def simulate(
         from simulator.fleet.kernel import serve
 
         wanted = _wanted(pool, name, hbm_policy, out, force=force)
-        choice = _choice(wanted, "--policy", policy)
-        beside = _choice(wanted, "--baseline", baseline) if baseline is not None else fallback_of(choice)
+        trained = _model(model)
+        choice = _choice(wanted, "--policy", policy, trained)
+        beside = _choice(wanted, "--baseline", baseline, trained) if baseline is not None else fallback_of(choice)
+        if trained is not None and choice.model is None and beside.model is None:
+            raise BadInput("--model", "neither policy nor baseline runs it", then="give --policy Learned to see it act")
         duration_ms = _traffic_ms(duration)
         _length_ms("--warm-up", warm_up, of_ms=0.0)
         served = _served(batching, offload_queue, ttl, emb_versions, routing, life or [])
@@ -231,11 +238,24 @@ def _wanted(pool: Path, name: str | None, hbm_policy: Path | None, out: Path, *,
     return wanted(pool, name=name, hbm_file=hbm_policy)
 
 
-def _choice(wanted: "Wanted", option: str, policy: str | None) -> "Choice":
+def _model(file: Path | None) -> "TrainedModel | None":
+    if file is None:
+        return None
+    from grfleet.access import Failed
+    from grfleet.model.file import read_file
+    from grfleet.simulate.errors import BadInput
+
+    try:
+        return read_file(file)[1]
+    except Failed as error:
+        raise BadInput("--model", str(error)) from None
+
+
+def _choice(wanted: "Wanted", option: str, policy: str | None, model: "TrainedModel | None" = None) -> "Choice":
     from grfleet.simulate.choice import NoSuchPolicy, choice_of
 
     try:
-        return choice_of(wanted, policy)
+        return choice_of(wanted, policy, model)
     except NoSuchPolicy as error:
         raise typer.BadParameter(str(error), param_hint=option) from None
 

@@ -42,6 +42,9 @@ Out = Annotated[Path, typer.Option(help="Folder of result.json, summary.md and t
 HbmPolicyFile = Annotated[
     Path | None, typer.Option("--hbm-policy", help="Manifest of the HBMPolicy, unless the pool's file has it.", exists=True)
 ]
+ModelFile = Annotated[
+    Path | None, typer.Option("--model", help="Model file that strategy Learned runs.", exists=True, dir_okay=False)
+]
 Name = Annotated[str | None, typer.Option(help="Which pool, where the file has several.")]
 Seed = Annotated[int, typer.Option(min=0, max=(1 << 63) - 1, help="Of everything that is drawn.")]
 Accelerator = Annotated[

@@ -160,7 +160,9 @@ class _Both:
 
     def run(self, chosen: Choice) -> tuple[FleetResult, schema.Figures]:
         """Simulate the fleet under a policy."""
-        agents = None if chosen.holds else Foretold(AgentSplit(chosen.intent()), from_ms=self.measured_from_ms)
+        agents = (
+            None if chosen.holds else Foretold(AgentSplit(chosen.intent(), model=chosen.model), from_ms=self.measured_from_ms)
+        )
         held = FixedSplit(interval_ms=float(self.watched_ms)) if self.watched_ms is not None else None
         config = _config(self.fleet, chosen)
         try:

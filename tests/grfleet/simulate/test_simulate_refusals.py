@@ -82,7 +82,10 @@ def test_a_pool_that_cannot_be_is_refused_by_its_field(
     ("policy", "words"),
     [
         ({"strategy": "Fastest"}, ["HBMPolicy default", "spec.strategy"]),
-        ({"strategy": "Learned", "learned": {"model": "m"}}, ["Learned", "--policy MissRatioCurve"]),
+        (
+            {"strategy": "Learned", "enforcement": "Active", "learned": {"model": "m"}},
+            ["Learned", "--model FILE", "--policy MissRatioCurve"],
+        ),
         ({"bounds": {"minEmbPercent": 60}}, ["spec.bounds", "fallbackEmbPercent must lie between"]),
         ({"bounds": {"minEmb": 5}}, ["field spec.bounds.minEmb", "no such field"]),
         ({"refill": {"maxLinkPercent": 0}}, ["spec.refill.maxLinkPercent"]),
