@@ -151,3 +151,19 @@ def test_on_the_loop_of_the_agent_a_sleep_needs_no_turn() -> None:
     with asyncio.Runner(loop_factory=Counting) as runner:
         runner.run(sleeper())
     assert turns < 10
+
+
+def test_a_sleep_that_is_over_leaves_the_alarm_of_the_loop_to_the_next_one() -> None:
+    async def scenario() -> None:
+        loop, alarm = asyncio.get_running_loop(), Alarm()
+        assert isinstance(loop, AgentLoop)
+        for end in (alarm.ring, None):
+            task = asyncio.create_task(alarm.sleep(FAR_S))
+            await asyncio.sleep(0)
+            assert loop.waiting.alarm is not None, "no sleep needs a timer of asyncio"
+            (end or task.cancel)()
+            await asyncio.wait([task])
+            assert loop.waiting.alarm is None
+
+    with asyncio.Runner(loop_factory=AgentLoop) as runner:
+        runner.run(asyncio.wait_for(scenario(), 20.0))

@@ -4,7 +4,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,8 +21,11 @@ def answer(body: bytes, *, date: str = "now", status: str = "200 OK") -> bytes:
 
 
 @contextlib.contextmanager
-def server(folder: Path, *scripts: Sequence[bytes | float | None]) -> Iterator[str]:
-    """Another thread that answers the first call by the first script and so on: parts, pauses in seconds, None to hang up."""
+def server(folder: Path, *scripts: Sequence[bytes | float | Callable[[], object] | None]) -> Iterator[str]:
+    """Another thread that answers the first call by the first script and so on: parts, pauses in seconds, None to hang up.
+
+    What can be called is called, for tests that have to wait for the server, or it for them.
+    """
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(str(folder / "s"))
     listening.listen()
@@ -31,11 +34,13 @@ def server(folder: Path, *scripts: Sequence[bytes | float | None]) -> Iterator[s
     def serve() -> None:
         with contextlib.suppress(OSError):
             while rest:
-                with listening.accept()[0] as talk, contextlib.suppress(BrokenPipeError):  # its caller has given up
+                with listening.accept()[0] as talk, contextlib.suppress(ConnectionError):  # its caller has given up
                     while rest and talk.recv(65536):
                         for part in rest.pop(0):
                             if isinstance(part, bytes):
                                 talk.sendall(part)
+                            elif callable(part):
+                                part()
                             elif part is not None:
                                 time.sleep(part)
                             else:
@@ -119,6 +124,18 @@ async def test_a_refusal_is_told_with_its_status_and_bytes_that_nobody_asked_for
             assert line.body_in_place(request) is None
             assert (await line.send(request, name="GET /x")).status == 503
             assert [await asked(line, request) for _ in range(2)] == [b"c", b"d"]
+
+
+async def test_an_answer_that_comes_before_the_call_is_not_taken_for_the_calls(tmp_path: Path) -> None:
+    read, sent = threading.Event(), threading.Event()
+    twice = [answer(b"a"), lambda: read.wait(10.0), answer(b"x"), sent.set]
+    with server(tmp_path, [answer(b"a")], [answer(b"a")], twice, [answer(b"b")]) as url:
+        async with HttpLine(url, timeout_s=5.0) as line:
+            request = line.request("GET", "/x")
+            assert [await asked(line, request) for _ in range(3)] == [b"a"] * 3
+            read.set()
+            assert sent.wait(10.0), "the second answer to one call lies there now"
+            assert await asked(line, request) == b"b"
 
 
 async def test_an_engine_that_never_answers_is_given_up_in_time_and_its_late_answer_is_nobodys(tmp_path: Path) -> None:
