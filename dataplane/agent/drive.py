@@ -6,13 +6,15 @@ nothing: the next observation shows what is in force, and the same revision with
 
 import msgspec
 
-from contract.engine import SplitRequest, SplitState
+from contract.agent import IntentSpec
+from contract.engine import Describe, SplitRequest, SplitState
 from contract.errors import ProtocolViolation, Unreachable
 from dataplane.agent.observe import NoReading
 from dataplane.agent.ports import EnginePort
 from dataplane.agent.reasons import Freeze
 from dataplane.agent.view import split_in_force
-from policies.allocation.apply import Answer, ApplyState, Phase, SplitPut, next_put
+from policies.allocation.apply import Answer, ApplyState, Phase, SplitPut, next_put, refill_cap
+from policies.allocation.types import Decision
 
 MAX_WRITES = 3
 
@@ -148,3 +150,15 @@ def _request(put: SplitPut) -> SplitRequest:
 
 def _fault(reason: Freeze, message: str) -> NoReading:
     return NoReading(reason=reason, message=message[:1024])
+
+
+def refill_rate(spec: IntentSpec | None, describe: Describe, decision: Decision) -> int:
+    """Bytes a second at which a refill may load: what the intent allows, less where the decision asks for calm; 0 without one."""
+    if spec is None:
+        return 0
+    calmer = decision.refill_link_percent if decision.refill_link_percent is not None else 100.0
+    return refill_cap(
+        link_bytes_per_second=describe.link_bytes_per_second,
+        max_link_percent=min(float(spec.refill.max_link_percent), calmer),
+        max_bytes_per_second=spec.refill.max_bytes_per_second,
+    )

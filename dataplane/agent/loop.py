@@ -16,23 +16,21 @@ from contract.agent import (
     IdleAnswer,
     Intent,
     IntentAnswer,
-    IntentSpec,
-    IntentStatus,
     ModelAnswer,
-    ModelStatus,
 )
 from contract.errors import ProtocolViolation, Unreachable
 from contract.residency import ResidencyReport
 from dataplane.agent import report
 from dataplane.agent.alarm import Alarm
 from dataplane.agent.decisions import DecisionRing
-from dataplane.agent.drive import Driven, Driver
+from dataplane.agent.drive import Driven, Driver, refill_rate
 from dataplane.agent.estimate import DEFAULT_MEMORY_MS, Estimators
 from dataplane.agent.idle import Idleness
 from dataplane.agent.intent import AcceptedIntent, IntentBook, usable_bytes
 from dataplane.agent.metrics import AgentMetrics
 from dataplane.agent.models import ModelShelf
 from dataplane.agent.observe import NoReading, Observer, Reading
+from dataplane.agent.offers import Offers
 from dataplane.agent.orders import Orders
 from dataplane.agent.ports import EnginePort
 from dataplane.agent.reasons import Freeze
@@ -41,7 +39,6 @@ from dataplane.agent.residency import ResidencyShelf, load_of
 from dataplane.agent.view import blind_observation, observation_of, policy_intent
 from dataplane.agent.window import Window
 from dataplane.agent.withdraw import Withdrawal
-from policies.allocation.apply import refill_cap
 from policies.allocation.strategy import decide
 from policies.allocation.types import AllocationIntent, AllocationState, Decision, Observation
 
@@ -86,7 +83,6 @@ class Agent:
         self._intents = intents
         self._models = ModelShelf()
         self._start_id = start_id
-        self._wall_s = wall_s
         self._monotonic_s = monotonic_s
         self._observer = Observer(engine)
         self._estimators = Estimators(memory_ms=memory_ms)
@@ -109,6 +105,14 @@ class Agent:
         self._read_at_ms: float | None = None
         self._round_at_s = monotonic_s()
         self._alarm = Alarm()
+        self._offers = Offers(
+            intents=intents,
+            models=self._models,
+            metrics=self.metrics,
+            wall_s=wall_s,
+            intent_taken=self._driver.forgive,
+            alarm=self._alarm,
+        )
 
     # -- the loop ------------------------------------------------------------------------------------------------------------
 
@@ -159,8 +163,7 @@ class Agent:
             self._lose(driven.fault)
             verdict = report.frozen_verdict(driven.fault)
         if isinstance(reading, Reading) and driven is not None:
-            spec = self._intents.current.spec if self._intents.current is not None else None
-            self._orders.step(spec, reading, driven.split, split_known=driven.fault is None, now_ms=now_ms)
+            self._orders.step(self._offers.spec, reading, driven.split, split_known=driven.fault is None, now_ms=now_ms)
         self._conclude(reading, decision, verdict, driven)
 
     async def _take_in(self, reading: Reading, now_ms: float) -> Reading | NoReading:
@@ -234,7 +237,7 @@ class Agent:
             blocking = isinstance(reading, Reading) and reading.describe.refill_blocks_serving
             intent = self._policy_intent(held, blocking=blocking)
             decision, self._state = decide(
-                observation, view, intent, self._state, now_ms, model=self._models.wanted_by(self._spec)
+                observation, view, intent, self._state, now_ms, model=self._models.wanted_by(self._offers.spec)
             )
         return decision
 
@@ -270,22 +273,13 @@ class Agent:
         target = self._target(reading, decision, now_ms) if verdict.may_drive else None
         if target is None:
             self._withdrawal.lapse(now_ms=now_ms)
-        held = self._intents.current
-        refill = held.spec.refill if held is not None else None
-        calmer = decision.refill_link_percent if decision.refill_link_percent is not None else 100.0
         driven = await self._driver.drive(
             split,
             start_id=reading.now.start_id,
             may_use_bytes=self._may_use_bytes(reading),
             max_change_bytes=describe.max_split_change_bytes or describe.pool_bytes,
             target_emb_bytes=target,
-            refill_bytes_per_second=refill_cap(
-                link_bytes_per_second=describe.link_bytes_per_second,
-                max_link_percent=min(float(refill.max_link_percent), calmer),
-                max_bytes_per_second=refill.max_bytes_per_second,
-            )
-            if refill is not None
-            else 0,
+            refill_bytes_per_second=refill_rate(self._offers.spec, reading.describe, decision),
             now_ms=now_ms,
         )
         if target is not None and target != decision.target_emb_bytes:
@@ -328,53 +322,20 @@ class Agent:
     # -- the face of the HTTP server -------------------------------------------------------------------------------------------
 
     def offer_intent(self, intent: Intent) -> IntentAnswer:
-        """Judge an intent; an accepted one takes effect in the next round, which starts at once."""
-        answer = self._intents.offer(intent, now_s=self._wall_s())
-        self.metrics.intents.labels(status=answer.status.value).inc()
-        if answer.status is IntentStatus.ACCEPTED:
-            log.info("intent accepted", extra={"uid": answer.uid, "generation": answer.generation})
-            self._driver.forgive()
-            self._models.named_by(self._spec)
-            self._alarm.ring()
-        elif answer.status is not IntentStatus.UNCHANGED:
-            log.warning("intent refused", extra={"verdict": answer.status.value, "why": answer.reason})
-        return answer
+        """See `Offers.intent`."""
+        return self._offers.intent(intent)
 
     def invalid_intent(self, reason: str) -> IntentAnswer:
-        """Return the verdict on a body that is not an intent at all."""
-        self.metrics.intents.labels(status=IntentStatus.INVALID.value).inc()
-        held = self._intents.current
-        return IntentAnswer(
-            status=IntentStatus.INVALID,
-            uid=held.uid if held else "",
-            generation=held.generation if held else 0,
-            reason=reason[:1024],
-        )
+        """See `Offers.no_intent`."""
+        return self._offers.no_intent(reason)
 
     def unwanted_model(self, sha256: str) -> ModelAnswer | None:
-        """The answer to an offer of a model that needs no bytes, see `ModelShelf.unwanted`."""
-        answer = self._models.unwanted(sha256, self._spec)
-        return self._noted(sha256, answer) if answer is not None else None
+        """See `Offers.unwanted_model`."""
+        return self._offers.unwanted_model(sha256)
 
     def offer_model(self, sha256: str, data: bytes | None) -> ModelAnswer:
-        """Judge the bytes of a model (None: too many); one that is taken decides in the next round, which starts at once."""
-        if data is None:
-            return self._noted(sha256, self._models.too_large(sha256))
-        return self._noted(sha256, self._models.offer(sha256, data, self._spec))
-
-    def _noted(self, sha256: str, answer: ModelAnswer) -> ModelAnswer:
-        self.metrics.models.labels(status=answer.status.value).inc()
-        if answer.status is ModelStatus.HELD:
-            log.info("model taken", extra={"sha256": sha256})
-            self._alarm.ring()
-        elif answer.status is not ModelStatus.UNCHANGED:
-            log.warning("model refused", extra={"sha256": sha256, "verdict": answer.reason, "why": answer.message})
-        return answer
-
-    @property
-    def _spec(self) -> IntentSpec | None:
-        """What the intent in force orders."""
-        return self._intents.current.spec if self._intents.current is not None else None
+        """See `Offers.model`."""
+        return self._offers.model(sha256, data)
 
     def status(self) -> AgentStatus:
         self._tell_orders()
@@ -390,10 +351,10 @@ class Agent:
         """Note how orders and models stand: calls end and models come between rounds, and idleness grows by itself."""
         known, orders, models = self._known, self._orders, self._models
         known.limits, known.draining = orders.limits, orders.draining
-        refusal = models.refusal_of(self._spec)
+        refusal = models.refusal_of(self._offers.spec)
         known.notes = "; ".join(note for note in (orders.notes, f"model refused, {refusal}" if refusal else "") if note)
         known.idle_seconds = self._idleness.seconds
-        model = models.wanted_by(self._spec)
+        model = models.wanted_by(self._offers.spec)
         known.models, known.model_in_force = models.digests, model.sha256 if model is not None else None
 
     async def residency(self, cursor: int) -> ResidencyReport | None:
