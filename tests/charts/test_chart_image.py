@@ -96,7 +96,7 @@ def test_packages_are_pinned_and_hashed_and_built_nowhere(recipe: Recipe) -> Non
 
 
 def test_the_recipes_differ_in_the_rooms_that_they_copy_only() -> None:
-    # A Dockerfile cannot include another one, so the same lines stand in all of them.
+    # A Dockerfile cannot include another one, and each image is built alone: the same lines stand in all of them.
     alike = {recipe.text.split("\n", 1)[1].split("COPY contract", 1)[0] for recipe in (OPERATOR, AGENT, ENGINE)}
     assert len(alike) == 1
 
