@@ -62,3 +62,24 @@ async def test_a_short_memory_is_fed_more_often() -> None:
     engine, estimators = Counting(), Estimators(memory_ms=1000.0)
     await rounds(engine, estimators, step_ms=100.0, number=11)
     assert engine.reads == 11
+
+
+async def test_a_new_price_of_a_miss_is_known_long_before_the_curves_have_forgotten_the_old_load() -> None:
+    engine, estimators = Counting(), Estimators(memory_ms=60_000.0)
+    observer = Observer(engine)
+
+    async def price_after(seconds: int, *, times: float) -> float:
+        for _ in range(seconds):
+            paid = engine.totals["emb_miss"]
+            engine.serve()
+            engine.totals["emb_miss"] = paid + times * (engine.totals["emb_miss"] - paid)
+            reading = await observer.read()
+            assert isinstance(reading, Reading)
+            await estimators.feed(engine, reading, waited_ms=1000.0)
+        costs = estimators.view().costs
+        assert costs is not None
+        return costs.ms_per_emb_miss_row
+
+    before = await price_after(90, times=1.0)
+    after = await price_after(20, times=2.0)
+    assert 1.8 < after / before < 2.0, "within a third of the memory, and not at once"
