@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 import signal
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -99,5 +100,35 @@ async def test_another_pool_key_in_the_file_is_taken_over_and_one_that_is_none_c
     await hashes_like(OLD)
     key.write_bytes(NEW)
     await hashes_like(NEW)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+class Context:
+    """Of a TLS context what is needed: half of a pair is none."""
+
+    def __init__(self) -> None:
+        self.loaded: list[str] = []
+
+    def load_cert_chain(self, certificate: Path, key: Path) -> None:
+        if certificate.read_text() != key.read_text():
+            raise ssl.SSLError("key values mismatch")
+        self.loaded.append(certificate.read_text())
+
+
+async def test_another_certificate_in_its_files_is_taken_over_once_its_key_is_there_too(tmp_path: Path) -> None:
+    files, context = (tmp_path / "tls.crt", tmp_path / "tls.key"), Context()
+    for file in files:
+        file.write_text("old")
+    picker = Picker(Edge(pool_key=OLD), limits=PickLimits(), monotonic_s=lambda: 0.0, rng=random.Random(1))
+    service = command.Service(bind="", tls=context, tls_files=files)  # type: ignore[arg-type]  # see above
+    task = asyncio.create_task(command.follow_secrets(picker, service, period_s=0.002))
+    files[0].write_text("new")
+    await asyncio.sleep(0.02)
+    assert not task.done()
+    files[1].write_text("new")
+    async with asyncio.timeout(5):
+        while context.loaded[-1:] != ["new"]:  # noqa: ASYNC110  # no signal for it
+            await asyncio.sleep(0.002)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
