@@ -47,7 +47,9 @@ class Engine:
         self.core.rank(request, self.now)
 
     def held(self) -> dict[str, tuple[int, int, int]]:
-        held = {key[0]: self.core.histories.tokens_of(key) for key in (*self.core.kv.keys_oldest_first(), *self.core.lower.users())}
+        held = {
+            key[0]: self.core.histories.tokens_of(key) for key in (*self.core.kv.keys_oldest_first(), *self.core.lower.users())
+        }
         return {key: tokens for key, tokens in held.items() if any(tokens)}
 
     async def residency(self, cursor: int, *, most: int) -> ResidencyReport | None:
