@@ -206,26 +206,37 @@ async def _counted(url: str) -> dict[str, float]:
 
 @contextlib.asynccontextmanager
 async def _under_load(engine_url: str, agent_url: str, *, seed: int) -> AsyncIterator[None]:
-    tasks = [asyncio.create_task(_requests(engine_url, seed=seed)), asyncio.create_task(_readers(agent_url))]
+    """Requests and readers, which end between two calls.
+
+    A call on a Unix socket that is cancelled in the turn in which its answer comes leaves an InvalidStateError with the event
+    loop: the future that the client library waits for is completed by the loop without a look whether it was cancelled.
+    """
+    over = asyncio.Event()
+    tasks = [asyncio.create_task(_requests(engine_url, over, seed=seed)), asyncio.create_task(_readers(agent_url, over))]
     try:
         yield
-        for task in tasks:
-            if task.done():
-                task.result()
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        over.set()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+    for error in ended:
+        if error is not None:
+            raise error
 
 
-async def _requests(url: str, *, seed: int) -> None:
+async def _passed(over: asyncio.Event, *, after_s: float) -> bool:
+    """Wait for so long, or until it is over; return whether it is."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(over.wait(), max(0.0, after_s))
+    return over.is_set()
+
+
+async def _requests(url: str, over: asyncio.Event, *, seed: int) -> None:
     """Serve requests of returning users, evenly paced."""
     dice = random.Random(seed)
     law = ItemPopularity(exponent=0.95, catalog_rows=10_000_000)
     async with EngineClient(url) as client:
         started_s, number = time.monotonic(), 0
-        while True:
-            await asyncio.sleep(max(0.0, started_s + number / PER_S - time.monotonic()))
+        while not await _passed(over, after_s=started_s + number / PER_S - time.monotonic()):
             number += 1
             await client.rank(
                 RankRequest(
@@ -239,11 +250,13 @@ async def _requests(url: str, *, seed: int) -> None:
             )
 
 
-async def _readers(url: str) -> None:
+async def _readers(url: str, over: asyncio.Event) -> None:
     """The operator and Prometheus, as often as they ask."""
     async with AgentClient(url) as operator, httpx.AsyncClient() as prometheus:
-        for number in range(1 << 30):
+        number = 0
+        while not over.is_set():
             await operator.status()
             if number % 3 == 0:
                 await prometheus.get(f"{url}/metrics")
-            await asyncio.sleep(5.0)
+            number += 1
+            await _passed(over, after_s=5.0)
