@@ -11,6 +11,7 @@ from testbed.envoy import ensure_envoy
 from testbed.wheels import WheelError
 
 PAGE = "docs/picker.md"
+PAGES = (PAGE, "docs/pools.md")
 CONFIG = "docs/examples/picker-envoy.yaml"
 PORTS = ("9100", "9101", "9102", "9103", "9002", "9901")
 # On a busy machine half a second is not long, and an answer that took longer would come from another server.
@@ -39,4 +40,12 @@ def test_the_inference_pool_of_the_page_names_what_its_kind_has() -> None:
     pool = yaml.safe_load(text)
     assert (pool["apiVersion"], pool["kind"]) == ("inference.networking.k8s.io/v1", "InferencePool")
     assert set(pool["spec"]) == {"selector", "targetPorts", "endpointPickerRef"}
-    assert set(pool["spec"]["endpointPickerRef"]) == {"kind", "name", "portNumber", "failureMode"}
+    assert set(pool["spec"]["endpointPickerRef"]) == {"kind", "name", "port", "failureMode"}
+
+
+def test_the_inference_pool_of_the_page_is_that_of_the_page_about_pools() -> None:
+    here, there = (yaml.safe_load(next(each for each in blocks(page, "yaml") if "kind: InferencePool" in each)) for page in PAGES)
+    both = [here["spec"], there["spec"]]
+    assert both[0]["selector"] == both[1]["selector"]
+    assert both[0]["targetPorts"] == both[1]["targetPorts"]
+    assert both[0]["endpointPickerRef"] == both[1]["endpointPickerRef"] | {"kind": "Service", "failureMode": "FailOpen"}
