@@ -96,5 +96,7 @@ class PoolRollout(ApiModel):
     """Instances that have the change."""
     controls: Annotated[tuple[RolloutMember, ...], Field(max_length=MOST_CONTROLS), ListMap("name")] = ()
     """Instances that they are compared with; empty where there are none."""
+    canary_percent: Annotated[int, Strict(), Field(ge=1, le=100)] | None = None
+    """The canaryPercent that the canaries were chosen by; another one in the policy begins the trial anew."""
     noise: RolloutNoise | None = None
     """How the difference of both groups wandered by itself before the change."""

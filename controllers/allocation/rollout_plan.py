@@ -26,13 +26,14 @@ from controllers.runtime.conditions import Condition, conditions_of, find_condit
 from controllers.runtime.resources import Object, uid_of
 from crds.hbm_policy import RolloutPhase
 from crds.pool_rollout import MOST_SOAKED_SECONDS, PolicyPart, PoolRollout
-from policies.rollout.groups import Groups, Member, choose
+from policies.rollout.groups import Groups, Member, canary_count, choose
 from policies.rollout.phases import ALONE_FACTOR, Phase, Soak, next_phase
 from policies.rollout.risk import needs_canaries
 from policies.rollout.verdict import FEWEST_BEFORE, Evidence, Tolerance, Verdict, judge
 
 LOOK_SECONDS = WINDOW_SECONDS
 """How often a rollout that goes on is looked at."""
+_NOBODY_TRIES: Mapping[str, Any] = {"since": None, "canaries": (), "controls": (), "canary_percent": None, "noise": None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +157,7 @@ def _measure(
             "since": now,
             "canaries": baseline.canaries,
             "controls": baseline.controls,
+            "canary_percent": asked.canary_percent,
             "noise": baseline.noise,
         }
     )
@@ -171,12 +173,13 @@ def _measure(
 def _try(view: PoolView, stands: PoolRollout, wanted: Mapping[str, Any], trial: Trial, *, now: datetime, now_s: float) -> Step:
     assert isinstance(view.policy, Found)
     uids = frozenset(uid_of(each) for each, instance in view.instances if instance.spec.drain is None)
-    if not any(member.uid in uids for member in stands.canaries):  # all of them have left: others are to try
-        trial.start_over(now_s=now_s)
+    asked, good = view.policy.spec.rollout, float(view.pool.spec.slo.good_percent)
+    all_left = not any(member.uid in uids for member in stands.canaries)
+    if all_left or (asked.soak_seconds > 0 and _other_count(stands, asked.canary_percent, of=len(uids))):
+        trial.start_over(now_s=now_s)  # others are to try, or more or fewer: they are chosen and measured anew
         return _begin(view, wanted, stable_part(stands), trial, now=now, now_s=now_s)
     if stands.since is None:
         stands = stands.model_copy(update={"since": now})  # after a pause
-    asked, good = view.policy.spec.rollout, float(view.pool.spec.slo.good_percent)
     soaked = trial.soaked_seconds(stands, now=now, now_s=now_s)
     evidence = trial.compare(stands, uids, charge=words.charge_word(wanted), now=now, now_s=now_s)
     verdict = judge(evidence, Tolerance(p99_percent=asked.rollback_p99_percent, allowed_bad_percent=100.0 - good))
@@ -192,6 +195,11 @@ def _try(view: PoolView, stands: PoolRollout, wanted: Mapping[str, Any], trial: 
     return Step(rollout=moved, condition=condition, announce=told, requeue_after=LOOK_SECONDS)
 
 
+def _other_count(stands: PoolRollout, percent: int, *, of: int) -> bool:
+    """Whether the policy asks for more or fewer canaries than when they were chosen; a pool that grows or shrinks does not."""
+    return stands.canary_percent is not None and canary_count(of, percent) != canary_count(of, stands.canary_percent)
+
+
 def _complete(view: PoolView, wanted: Mapping[str, Any], *, told: bool, evidence: Evidence | None = None) -> Step:
     part = PolicyPart.model_validate(wanted)
     done = PoolRollout(phase=RolloutPhase.COMPLETE, revision=revision_of(wanted), policy_ref=part.policy_ref, stable=part)
@@ -200,9 +208,7 @@ def _complete(view: PoolView, wanted: Mapping[str, Any], *, told: bool, evidence
 
 
 def _roll_back(view: PoolView, stands: PoolRollout, wanted: Mapping[str, Any], evidence: Evidence) -> Step:
-    back = stands.model_copy(
-        update={"phase": RolloutPhase.ROLLED_BACK, "since": None, "canaries": (), "controls": (), "noise": None}
-    )
+    back = stands.model_copy(update={"phase": RolloutPhase.ROLLED_BACK, **_NOBODY_TRIES})
     condition = words.rolled_back(view, stands, wanted, evidence)
     return Step(rollout=back, condition=condition, announce=(words.event_of(condition),))
 
@@ -215,7 +221,7 @@ def _without_policy(view: PoolView, stands: PoolRollout | None) -> Step:
     gone = isinstance(view.policy, NotFound) and stands is not None and stands.phase is RolloutPhase.ROLLED_BACK
     if stands is None or (stands.phase not in GOING_ON and not gone):
         return Step(rollout=stands, condition=_standing(view) if stands is not None else None)
-    update = {"phase": RolloutPhase.WITHDRAWN, "since": None, "canaries": (), "controls": (), "noise": None}
+    update = {"phase": RolloutPhase.WITHDRAWN, **_NOBODY_TRIES}
     condition = words.withdrawn(view, stands)
     return Step(rollout=stands.model_copy(update=update), condition=condition, announce=(words.event_of(condition),))
 

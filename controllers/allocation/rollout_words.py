@@ -9,6 +9,7 @@ from typing import Any
 from controllers.allocation.observe import PoolView
 from controllers.announce import Announcement
 from controllers.runtime.conditions import Condition, conditions_of, find_condition
+from controllers.runtime.resources import uid_of
 from crds.hbm_policy import RolloutPhase
 from crds.pool_rollout import PoolRollout
 from policies.rollout.verdict import Evidence
@@ -71,7 +72,9 @@ def trying(view: PoolView, rollout: PoolRollout, wanted: Mapping[str, Any], evid
     """Canaries have the change."""
     status, reason = _TRYING[rollout.phase]
     told = int(soaked) // TOLD_SECONDS * TOLD_SECONDS
-    count = f"{len(rollout.canaries)} of {len(view.instances)} instances have {change_word(wanted)}"
+    there = {uid_of(each) for each, _ in view.instances}
+    trying = sum(member.uid in there for member in rollout.canaries)
+    count = f"{trying} of {len(there)} instances have {change_word(wanted)}"
     begins = f"{count} for {told} s" if rollout.phase is not RolloutPhase.INCONCLUSIVE else count
     old = find_condition(conditions_of(view.stored), KIND) or {}
     if old.get("reason") == reason and str(old.get("message", "")).startswith(f"{begins}; "):

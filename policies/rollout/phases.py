@@ -66,6 +66,8 @@ def next_phase(phase: Phase, *, soak: Soak, verdict: Verdict, measured: bool) ->
         return phase
     if verdict is Verdict.HARM:
         return Phase.ROLLED_BACK
+    if soak.wanted_seconds <= 0:
+        return Phase.COMPLETE  # nor does it any more
     if phase is Phase.INCONCLUSIVE:
         return Phase.COMPLETE if verdict is Verdict.SURELY_PASSES else phase
     planned = soak.planned_seconds * (2 if phase is Phase.EXTENDED else 1)

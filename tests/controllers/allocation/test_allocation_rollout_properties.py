@@ -34,7 +34,8 @@ from policies.rollout.risk import needs_canaries
 
 SHADOW = learned(enforcement="Shadow")
 QUICK = learned("b", rollout={"soakSeconds": 0})
-ASKED = [SAFE, CLIMB, learned("a"), learned("b"), SHADOW, QUICK, {"strategy": "Static"}]
+HALF = learned("b", rollout={"canaryPercent": 50, "rollbackP99Percent": 30})
+ASKED = [SAFE, CLIMB, learned("a"), learned("b"), SHADOW, QUICK, HALF, {"strategy": "Static"}]
 
 
 class WatchedWorld(World):
