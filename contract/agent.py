@@ -24,7 +24,7 @@ MAX_MODELS_NAMED = 16
 """Most digests in one answer. An agent of this release holds two models; others may hold more."""
 
 Percent = Annotated[int, Meta(ge=0, le=100)]
-Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
 class Strategy(enum.StrEnum):

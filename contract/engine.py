@@ -26,7 +26,7 @@ Milliseconds = Annotated[float, Meta(ge=0)]
 Name = Annotated[str, Meta(max_length=256)]
 FILE_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,95}\Z"
 FileName = Annotated[str, Meta(pattern=FILE_NAME)]
-UserKey = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+UserKey = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
 
 
 class Wire(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

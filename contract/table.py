@@ -95,6 +95,18 @@ def limits_of(table: RoutingTable | None) -> TableLimits:
     return table.limits if table is not None and isinstance(table.limits, TableLimits) else TableLimits()
 
 
+def check_rows(rows: Sequence[TableInstance]) -> None:
+    """Refuse rows of which two are one instance: which of them a name, or a uid, means could not be said.
+
+    Raises
+    ------
+    ProtocolViolation
+        When two have one name or one uid.
+    """
+    if len({row.name for row in rows}) < len(rows) or len({row.uid for row in rows}) < len(rows):
+        raise ProtocolViolation("instances: two rows have one name or one uid")
+
+
 def can_carry_a_key(header: str) -> bool:
     """Whether a header may carry the user key: one that HTTP or grfleet itself needs would be overwritten by it."""
     return header not in _HEADERS_OF_OTHERS

@@ -7,9 +7,8 @@ its slot's owner, then the owners of the following slots, each once. Client and 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from contract.errors import ProtocolViolation
 from contract.keys import SLOTS
-from contract.table import NOBODY, InstanceState, RoutingTable, key_header_of, limits_of, unpack_slots
+from contract.table import NOBODY, InstanceState, RoutingTable, check_rows, key_header_of, limits_of, unpack_slots
 
 SERVING = (InstanceState.READY, InstanceState.WARMING)
 
@@ -66,8 +65,7 @@ class View:
     def _fill(self, table: RoutingTable) -> None:
         indices = unpack_slots(table.slots, instances=len(table.instances))
         rows = table.instances
-        if len({row.name for row in rows}) < len(rows) or len({row.uid for row in rows}) < len(rows):
-            raise ProtocolViolation("instances: two rows have one name or one uid")
+        check_rows(rows)
         picks: list[Pick] = [Pick(row.name, row.uid, row.address, table.generation) for row in rows]
         self.owners = [None if index == NOBODY else picks[index] for index in indices]
         own = set(indices) - {NOBODY}

@@ -135,7 +135,7 @@ class GatewayAgent:
         Raises
         ------
         ProtocolViolation
-            When its slots are no table; the one in force stays.
+            When its slots are no table, or two rows are one instance; the one in force stays.
         """
         lineage = lineage_of(uid)
         try:

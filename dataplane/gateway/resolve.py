@@ -9,7 +9,10 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
+_AT_ONCE = 8
 Lookup = Callable[[str], Awaitable[Sequence[str]]]
 
 
@@ -44,7 +47,7 @@ class HostBook:
         known = self._known.get(host)
         try:
             async with asyncio.timeout(self._timeout_s):
-                addresses = await self._lookup(host)
+                addresses = _without_zones(await self._lookup(host))
         except (OSError, TimeoutError, UnicodeError) as error:
             if host not in self._failing:
                 self._on_problem(f"{host}: {type(error).__name__} {error}; {known or 'no address'} stays")
@@ -56,7 +59,17 @@ class HostBook:
         return min(addresses)
 
 
+def _without_zones(addresses: Sequence[str]) -> list[str]:
+    """Those that are reached from anywhere: a link-local one with its zone is no address of a server."""
+    return [each for each in addresses if "%" not in each]
+
+
+_threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="grfleet-lookup")
+"""Their own: a thread that waits for a name server which is away is kept for ten seconds, and tables are read by threads too."""
+
+
 async def system_lookup(host: str) -> Sequence[str]:
     """Addresses of a name as the system resolves it."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    look = partial(socket.getaddrinfo, host, None, type=socket.SOCK_STREAM)
+    found = await asyncio.get_running_loop().run_in_executor(_threads, look)
     return [str(address[0]) for *_, address in found]

@@ -7,7 +7,6 @@ here, and a row that HAProxy could not hold is left out and counted rather than 
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from urllib.parse import SplitResult, urlsplit
 import xxhash
 
 from contract.table import InstanceState, TableInstance
+from dataplane.addresses import ip_of, is_ip
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _HOST = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*\.?")
@@ -111,7 +111,7 @@ def hosts_of(rows: Iterable[TableInstance]) -> frozenset[str]:
             host = _parts(row.address).hostname or ""
         except ValueError:
             continue
-        if _HOST.fullmatch(host) is not None and not _is_ip(host):
+        if _HOST.fullmatch(host) is not None and not is_ip(host):
             found.add(host)
     return frozenset(found)
 
@@ -127,16 +127,18 @@ def _server(row: TableInstance, addresses: Mapping[str, str], *, tls: bool) -> S
     if port == 0:
         raise ValueError("its address has port 0")
     host = parts.hostname or ""
-    named = not _is_ip(host)
-    if named and (_HOST.fullmatch(host) is None or host not in addresses):
+    named = not is_ip(host)
+    if named and _HOST.fullmatch(host) is None:
+        raise ValueError(f"its host {host[:80]!r} is no name of a host: letters, digits, dashes and dots")
+    if named and host not in addresses:
         raise ValueError(f"its host {host[:80]!r} has no address, or none that is known yet")
-    ip = ipaddress.ip_address(addresses[host] if named else host)
+    ip = ip_of(addresses[host] if named else host)
     how = f"\nhttps {host if named else ''}" if secure else ""
     return Server(
         id=server_id(row.name, row.uid, how=how),
         name=row.name,
         uid=row.uid,
-        address=f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}",
+        address=f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}",
         weight_percent=row.weight_percent,
         draining_only=row.state not in _SERVING,
         tls=secure,
@@ -152,11 +154,3 @@ def _parts(url: str) -> SplitResult:
     if parts.path not in ("", "/") or parts.query or parts.username is not None:
         raise ValueError("its address has more than a host and a port")
     return parts
-
-
-def _is_ip(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

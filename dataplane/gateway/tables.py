@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import overload
 
 from contract.keys import SLOTS
-from contract.table import NOBODY, RoutingTable, unpack_slots
+from contract.table import NOBODY, RoutingTable, check_rows, unpack_slots
 from dataplane.fence import is_tombstone
 from dataplane.gateway.config import FILLED_KEY, FLEET, ID_TABLE, SLOT_TABLE, USER_TABLE, GatewayConfig, server_options
 from dataplane.gateway.servers import Refused, Server, servers_of
@@ -171,9 +171,10 @@ def want_of(
     Raises
     ------
     contract.errors.ProtocolViolation
-        When the packed slots are not a table.
+        When the packed slots are not a table, or two rows are one instance.
     """
     packed = unpack_slots(table.slots, instances=len(table.instances))
+    check_rows(table.instances)
     if is_tombstone(table):
         return EMPTY
     ids, servers, refused = servers_of(table.instances, addresses=addresses, tls=tls)

@@ -7,7 +7,6 @@ for and then kept.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterator
 from functools import lru_cache
@@ -16,6 +15,7 @@ from urllib.parse import urlsplit
 from contract.keys import SLOTS
 from contract.table import RoutingTable, TableInstance
 from contract.view import SERVING, View
+from dataplane.addresses import ip_of
 
 _NAME = re.compile(r"[\x21-\x7e]{1,253}")
 _PORTS = {"": 80, "http": 80, "https": 443}
@@ -144,5 +144,5 @@ def _endpoint(address: str) -> str:
     port = parts.port if parts.port is not None else _PORTS.get(parts.scheme, 0)
     if parts.scheme not in _PORTS or port == 0 or parts.path not in ("", "/") or parts.query or parts.username is not None:
         raise ValueError("its address is no host and port of HTTP")
-    host = ipaddress.ip_address(parts.hostname or "")
-    return f"[{host}]:{port}" if host.version == 6 else f"{host}:{port}"
+    host = ip_of(parts.hostname or "")
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -50,7 +50,7 @@ class _Header(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     columns: list[tuple[str, str, _Count]]
     laws: Annotated[list[_Law], Meta(min_length=1, max_length=256)]
     rows_per_token: _Count
-    digest: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    digest: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
     manifest: dict[str, Any]
 
 

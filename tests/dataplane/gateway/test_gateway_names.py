@@ -4,7 +4,9 @@ import asyncio
 import datetime
 import ipaddress
 import random
+import socket
 import ssl
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +21,7 @@ from gateway_world import Gateway, row, table, until
 from contract.table import TableInstance
 from dataplane.gateway.agent import GatewayAgent
 from dataplane.gateway.main import follow_hosts
-from dataplane.gateway.resolve import HostBook
+from dataplane.gateway.resolve import HostBook, system_lookup
 from dataplane.gateway.servers import hosts_of, servers_of
 
 DAY = datetime.timedelta(days=1)
@@ -186,6 +188,35 @@ async def test_a_name_server_that_is_away_or_shuffles_its_answers_moves_nobody()
     names.known["a"] = ["10.0.0.9"]
     assert await book.refresh({"a"}) == {"a": "10.0.0.9"}
     assert await book.refresh({"b"}) == {}
+
+
+async def test_an_address_with_a_zone_is_none_and_of_those_beside_it_one_is_taken() -> None:
+    names = Names()
+    book = HostBook(names, on_problem=print)
+    names.known["a"] = ["fe80::1%eth0"]
+    assert await book.refresh({"a"}) == {}
+    names.known["a"] = ["fe80::1%eth0", "fe90::1"]
+    assert await book.refresh({"a"}) == {"a": "fe90::1"}
+    names.known["a"] = ["fe80::1%eth0"]
+    assert await book.refresh({"a"}) == {"a": "fe90::1"}
+
+
+async def test_a_name_server_that_keeps_everybody_waiting_keeps_no_table_from_being_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = threading.Event()
+
+    def waits(*_: object, **__: object) -> list[object]:
+        answered.wait()
+        return [(0, 0, 0, "", ("10.0.0.1", 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", waits)
+    looking = [asyncio.create_task(system_lookup(f"h{n}.test")) for n in range(100)]
+    try:
+        async with asyncio.timeout(20):
+            assert await asyncio.to_thread(lambda: "read") == "read"
+        assert not any(task.done() for task in looking)
+    finally:
+        answered.set()
+    assert await asyncio.gather(*looking) == [["10.0.0.1"]] * 100
 
 
 async def test_names_that_come_with_a_table_are_looked_up_at_once_and_again_after_a_while(make: Callable[..., Gateway]) -> None:
