@@ -4,16 +4,15 @@ Exit codes: 0 done; 1 an input cannot be used or the result not be written; 2 wr
 result says why); 130 interrupted, nothing written.
 """
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grfleet.idle import refuse_idle
 from grfleet.inert import inert
+from grfleet.simulate import given
 from grfleet.simulate.options import (
     Accelerator,
     AsJson,
@@ -35,7 +34,6 @@ from grfleet.simulate.options import (
     Pool,
     Rate,
     Routing,
-    RoutingName,
     Seed,
     SkipBad,
     Trace,
@@ -47,20 +45,10 @@ from grfleet.simulate.options import (
 )
 
 if TYPE_CHECKING:
-    from grfleet.simulate.bars import Bars
-    from grfleet.simulate.choice import Choice
-    from grfleet.simulate.replayed import Replayed
     from grfleet.simulate.schema import OracleFound, Simulated
-    from grfleet.simulate.served import Served
-    from grfleet.simulate.translate import Fleet
-    from grfleet.simulate.wanted import Wanted
-    from policies.allocation.model_file import TrainedModel
 
-T = TypeVar("T")
 NOT_TRUSTED = 3
 COMPILING = "half a minute of an idle core"
-_OF_EVENT_LOGS: tuple[str, ...] = ("skip_bad", "candidates", "user_key_file")
-_OF_REGIMES: tuple[str, ...] = ("duration", "rate", "traces")
 
 
 def simulate(
@@ -115,23 +103,23 @@ def simulate(
         from simulator.fleet.config import Level
         from simulator.fleet.kernel import serve
 
-        wanted = _wanted(pool, name, hbm_policy, out, force=force)
-        trained = _model(model)
-        choice = _choice(wanted, "--policy", policy, trained)
-        beside = _choice(wanted, "--baseline", baseline, trained) if baseline is not None else fallback_of(choice)
+        wanted = given.manifests(pool, name, hbm_policy, out, force=force)
+        trained = given.model(model)
+        choice = given.choice(wanted, "--policy", policy, trained)
+        beside = given.choice(wanted, "--baseline", baseline, trained) if baseline is not None else fallback_of(choice)
         if trained is not None and choice.model is None and beside.model is None:
             raise BadInput("--model", "neither policy nor baseline runs it", then="give --policy Learned to see it act")
-        duration_ms = _traffic_ms(duration)
-        _length_ms("--warm-up", warm_up, of_ms=0.0)
-        served = _served(batching, offload_queue, ttl, emb_versions, routing, life or [])
-        _fits(context, trace)
-        fleet = _fleet(wanted, accelerator, layers, width, instances, load_behind=load_behind)
-        rules = _rules(skip_bad, candidates, user_key_file, duration_ms, rate, traces)
+        duration_ms = given.traffic_ms(duration)
+        given.length_ms("--warm-up", warm_up, of_ms=0.0)
+        served = given.served(batching, offload_queue, ttl, emb_versions, routing, life or [])
+        given.check_trace(context, trace)
+        fleet = given.fleet(wanted, accelerator, layers, width, instances, load_behind=load_behind)
+        rules = given.rules(skip_bad, candidates, user_key_file, duration_ms, rate, traces)
         with bars_on_stderr() as bars:
-            requests = _replayed(trace, rules, fleet, wanted, seed, bars)
+            requests = given.requests(trace, rules, fleet, wanted, seed, bars)
             _tell_of_compiling("simulate", serve)
             log = requests.log
-            left_out_ms = _length_ms("--warm-up", warm_up, of_ms=log.duration_ms)
+            left_out_ms = given.length_ms("--warm-up", warm_up, of_ms=log.duration_ms)
             if left_out_ms > log.duration_ms:
                 raise BadInput(f"--warm-up {warm_up}", f"the log has {log.duration_ms / 1e3:g} s, so nothing would be measured")
             result = rehearse(
@@ -143,7 +131,7 @@ def simulate(
                 level=Level(level.value),
                 seed=seed,
                 measured_from_ms=float(log.arrival_ms[0]) + left_out_ms,
-                workers=_workers(workers),
+                workers=given.workers(workers),
                 bars=bars,
                 served=served,
             )
@@ -183,13 +171,13 @@ def oracle(
         from simulator.oracle.lindley import advance
         from simulator.oracle.parallel import WorkerLost
 
-        window_ms, duration_ms = _length_ms("--window", window), _traffic_ms(duration)
-        wanted = _wanted(pool, name, hbm_policy, out, force=force)
-        _fits(context, trace)
-        fleet = _fleet(wanted, accelerator, layers, width, instances)
-        rules = _rules(skip_bad, candidates, user_key_file, duration_ms, rate, traces)
+        window_ms, duration_ms = given.length_ms("--window", window), given.traffic_ms(duration)
+        wanted = given.manifests(pool, name, hbm_policy, out, force=force)
+        given.check_trace(context, trace)
+        fleet = given.fleet(wanted, accelerator, layers, width, instances)
+        rules = given.rules(skip_bad, candidates, user_key_file, duration_ms, rate, traces)
         with bars_on_stderr() as bars:
-            requests = _replayed(trace, rules, fleet, wanted, seed, bars)
+            requests = given.requests(trace, rules, fleet, wanted, seed, bars)
             _tell_of_compiling("oracle", advance)
             try:
                 result = look_back(
@@ -198,7 +186,7 @@ def oracle(
                     requests,
                     window_ms=window_ms,
                     seed=seed,
-                    workers=_workers(workers),
+                    workers=given.workers(workers),
                     cache=None if fresh else OracleCache.of_user(),
                     bars=bars,
                 )
@@ -209,165 +197,12 @@ def oracle(
         _deliver(result, out, force=force, as_json=as_json)
 
 
-def _workers(asked: int | None) -> int:
-    return asked if asked is not None else os.cpu_count() or 1
-
-
-def _fits(context: typer.Context, trace: str) -> None:
-    """Refuse a trace that is not there, and an option that would do nothing, which is how typing errors go unnoticed."""
-    from grfleet.simulate.replayed import Regime
-    from simulator.traces import is_request_log
-
-    if trace in set(Regime):
-        what, idle = "a regime", _OF_EVENT_LOGS
-    elif not Path(trace).exists():
-        raise typer.BadParameter(f"{trace} is neither a file nor one of {', '.join(Regime)}", param_hint="--trace")
-    elif is_request_log(Path(trace)):
-        what, idle = "a file of requests, which has that in it", _OF_EVENT_LOGS + _OF_REGIMES
-    else:
-        what, idle = "an event log", _OF_REGIMES
-    refuse_idle(context, idle, f"{trace} is {what}")
-
-
-def _wanted(pool: Path, name: str | None, hbm_policy: Path | None, out: Path, *, force: bool) -> "Wanted":
-    """The manifests, and before all else whether the result has a place."""
-    from grfleet.simulate.folder import check_free
-    from grfleet.simulate.wanted import wanted
-
-    check_free(out, force=force)
-    return wanted(pool, name=name, hbm_file=hbm_policy)
-
-
-def _model(file: Path | None) -> "TrainedModel | None":
-    if file is None:
-        return None
-    from grfleet.access import Failed
-    from grfleet.model.file import read_file
-    from grfleet.simulate.errors import BadInput
-
-    try:
-        return read_file(file)[1]
-    except Failed as error:
-        raise BadInput("--model", str(error)) from None
-
-
-def _choice(wanted: "Wanted", option: str, policy: str | None, model: "TrainedModel | None" = None) -> "Choice":
-    from grfleet.simulate.choice import NoSuchPolicy, choice_of
-
-    try:
-        return choice_of(wanted, policy, model)
-    except NoSuchPolicy as error:
-        raise typer.BadParameter(str(error), param_hint=option) from None
-
-
-def _fleet(
-    wanted: "Wanted",
-    accelerator: str,
-    layers: int | None,
-    width: int | None,
-    instances: int | None,
-    *,
-    load_behind: int | None = None,
-) -> "Fleet":
-    from grfleet.simulate.translate import accelerator_of, fleet_of
-
-    return fleet_of(
-        wanted,
-        accelerator=accelerator_of(accelerator),
-        layers=layers,
-        width=width,
-        instances=instances,
-        load_behind_percent=load_behind,
-    )
-
-
-def _served(
-    batching: str | None,
-    offload_queue: str | None,
-    ttl: str | None,
-    emb_versions: str | None,
-    routing: RoutingName | None,
-    lives: list[str],
-) -> "Served":
-    """What the options say of serving; lives go with the operator's routing where no other is named."""
-    from grfleet.simulate import served
-
-    if lives and routing is None:
-        routing = RoutingName.TABLE
-    every_ms, most = None, None
-    if emb_versions is not None:
-        every_ms, most = _parsed("--emb-versions", served.versions_of, emb_versions)
-    return served.Served(
-        batching=_parsed("--batching", served.batching_of, batching) if batching is not None else None,
-        offload_queue_bytes=_parsed("--offload-queue", served.queue_of, offload_queue) if offload_queue is not None else None,
-        ttl_ms=_length_ms("--ttl", ttl) if ttl is not None else None,
-        emb_version_ms=every_ms,
-        max_emb_lag=most,
-        routing=routing,
-        lives=tuple(_parsed("--life", served.life_of, each) for each in lives),
-    )
-
-
-def _parsed(option: str, read: Callable[[str], T], text: str) -> T:
-    try:
-        return read(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from None
-
-
 def _tell_of_compiling(command: str, loops: Any) -> None:
     """Say on stderr why nothing seems to happen, where no earlier run has left machine code."""
     from simulator.compiled import is_kept
 
     if not is_kept(loops):
         typer.echo(f"{command}: compiling the simulator's loops, once for each version of them: {COMPILING}", err=True)
-
-
-def _rules(
-    skip_bad: bool, candidates: int | None, key_file: Path | None, duration_ms: float, rate: float, traces: Path | None
-) -> Any:
-    from grfleet.simulate.replayed import ReadRules
-    from grfleet.trace.reading import pool_key
-
-    return ReadRules(
-        skip_bad=skip_bad,
-        candidates=candidates,
-        key=pool_key(key_file),
-        duration_s=duration_ms / 1e3,
-        rate=rate,
-        traces=traces,
-    )
-
-
-def _replayed(trace: str, rules: Any, fleet: "Fleet", wanted: "Wanted", seed: int, bars: "Bars") -> "Replayed":
-    from grfleet.simulate.replayed import replayed
-
-    return replayed(
-        trace,
-        rules,
-        instances=fleet.config.instances,
-        max_history_tokens=wanted.pool.spec.model.max_history_tokens,
-        seed=seed,
-        progress=bars("reading"),
-    )
-
-
-def _length_ms(option: str, text: str, *, of_ms: float | None = None) -> float:
-    from grfleet.durations import length_ms
-
-    try:
-        return length_ms(text, of_ms=of_ms)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from None
-
-
-def _traffic_ms(duration: str) -> float:
-    from grfleet.durations import traffic_ms
-
-    try:
-        return traffic_ms(duration)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--duration") from None
 
 
 def _deliver(result: "Simulated | OracleFound", out: Path, *, force: bool, as_json: bool) -> None:
