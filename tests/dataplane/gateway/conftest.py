@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from gateway_world import Gateway, make_gateway
+from residents_world import Fleet
 
 from testbed.debian import DebianError, Tree, ensure_debian_tree
 
@@ -24,6 +25,14 @@ def haproxy(tmp_path_factory: pytest.TempPathFactory) -> Tree:
         return ensure_debian_tree(["haproxy"])
     except DebianError as error:
         pytest.skip(f"no HAProxy here, so the gateway is NOT tested: {error}")
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    """Agents of three instances that have told once of nobody, and the residents that heard them."""
+    fleet = Fleet()
+    fleet.all_tell()
+    return fleet
 
 
 @pytest.fixture

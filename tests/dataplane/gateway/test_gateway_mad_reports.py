@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_gateway_residents import AWAY, KEY, Fleet, home_of, state
+from residents_world import AWAY, KEY, Fleet, home_of, state
 
 from contract.residency import InstanceLoad, ResidencyReport, UserState, decode_report, pack_overrides
 from dataplane.hot_users.residents import LOAD_MEMORY_MS

@@ -2,98 +2,15 @@
 
 import random
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from residents_world import AWAY, KEY, NAMES, OWNERS, Fleet, home_of, key_of, rows, state
 
-from contract.keys import slot_of
-from contract.residency import InstanceLoad, ResidencyReport, UserState
-from contract.table import InstanceState, TableInstance
-from dataplane.hot_users.residents import Chosen, Residents
-from policies.routing.types import Limits, LoadBound
+from contract.residency import ResidencyReport, UserState
+from contract.table import InstanceState
+from policies.routing.types import LoadBound
 
-NAMES = ("a", "b", "c")
-OWNERS = [slot % len(NAMES) for slot in range(4096)]
 SLACK = 1e-6
-
-
-def key_of(number: int) -> str:
-    return f"{number:032x}"
-
-
-def home_of(key: str) -> str:
-    return f"uid-{NAMES[slot_of(key) % len(NAMES)]}"
-
-
-def elsewhere(key: str) -> str:
-    return next(f"uid-{name}" for name in NAMES if f"uid-{name}" != home_of(key))
-
-
-def rows(names: tuple[str, ...] = NAMES, *, state: InstanceState = InstanceState.READY) -> list[TableInstance]:
-    return [
-        TableInstance(name=n, uid=f"uid-{n}", address=f"http://10.0.0.{i + 1}:9000", weight_percent=100, state=state)
-        for i, n in enumerate(names)
-    ]
-
-
-class Fleet:
-    """Agents that answer by hand, and the residents that hear them."""
-
-    def __init__(self, **limits: object) -> None:
-        self.residents = Residents(Limits(**limits))  # type: ignore[arg-type]  # names and types are the test's own
-        self.now_ms = 0.0
-        self.starts = {f"uid-{name}": "start-1" for name in NAMES}
-        self.cursors = dict.fromkeys(self.starts, 1)
-        self.residents.follow(rows(), OWNERS)
-
-    def tell(
-        self,
-        uid: str,
-        *states: UserState,
-        reachable: bool = True,
-        whole: bool | None = None,
-        in_flight: int = 1,
-        generation: int = 0,
-    ) -> bool:
-        known = self.residents.cursor_of(uid)
-        self.cursors[uid] += 1
-        anew = whole if whole is not None else known == 0
-        load = InstanceLoad(
-            reachable=reachable, queue=0, in_flight=in_flight, service_ms=10.0, ms_per_token=0.02, ms_per_row=0.001
-        )
-        report = ResidencyReport(
-            uid=uid,
-            start_id=self.starts[uid],
-            generation=generation,
-            since=0 if anew else known,
-            cursor=self.cursors[uid],
-            users=list(states),
-            load=load,
-        )
-        return self.residents.heard(uid, report, now_ms=self.now_ms)
-
-    def all_tell(self) -> None:
-        for uid in self.starts:
-            self.tell(uid)
-
-    def choose(self, *, seconds: float = 2.0, down: tuple[str, ...] = ()) -> Chosen:
-        self.now_ms += 1000.0 * seconds
-        return self.residents.choose(now_ms=self.now_ms, down=down)
-
-
-@pytest.fixture
-def fleet() -> Fleet:
-    fleet = Fleet()
-    fleet.all_tell()
-    return fleet
-
-
-def state(key: str, tokens: int = 3000) -> UserState:
-    return UserState(key=key, tokens_hbm=tokens)
-
-
-KEY = key_of(7)
-AWAY = elsewhere(KEY)
 
 
 def test_a_user_whose_state_lies_elsewhere_is_sent_there(fleet: Fleet) -> None:
@@ -296,92 +213,6 @@ def test_a_draining_instance_is_given_nobody(fleet: Fleet) -> None:
     draining = [row if row.uid != AWAY else rows((row.name,), state=InstanceState.DRAINING)[0] for row in rows()]
     fleet.residents.follow(draining, OWNERS)
     assert fleet.choose().users == {}
-
-
-def test_overrides_obey_the_bound_on_load() -> None:
-    fleet = Fleet(bound=LoadBound(percent=125.0, floor=1.0), load_per_user=0.5)
-    keys = [key for key in map(key_of, range(600)) if home_of(key) != "uid-a"]
-    fleet.tell("uid-a", *(state(key) for key in keys), in_flight=10)
-    fleet.tell("uid-b", in_flight=10)
-    fleet.tell("uid-c", in_flight=10)
-    chosen = fleet.choose()
-    # A third of 30 requests in flight and a quarter more: 12.5, of which 10 are there already.
-    assert len(chosen.users) == 5
-    assert set(chosen.users.values()) == {"uid-a"}
-    assert chosen.refused == len(keys) - 5
-    again = fleet.choose()
-    view = fleet.residents.view(now_ms=fleet.now_ms)
-    assert (view.refused, view.refusals) == (again.refused, chosen.refused + again.refused)
-    assert (view.overrides, view.most) == (len(again.users), Limits().most)
-
-
-def test_other_limits_hold_from_the_next_choice_also_for_users_that_stand_already(fleet: Fleet) -> None:
-    keys = [key_of(number) for number in range(40) if home_of(key_of(number)) != "uid-a"]
-    fleet.tell("uid-a", *(state(key) for key in keys))
-    assert len(fleet.choose().users) == len(keys)
-    assert fleet.residents.set_limits(Limits(most=3))
-    assert not fleet.residents.set_limits(Limits(most=3))
-    assert len(fleet.choose().users) == 3
-    fleet.residents.set_limits(Limits(most=0))
-    assert fleet.choose().users == {}
-    fleet.residents.set_limits(Limits())
-    assert len(fleet.choose().users) == len(keys), "nothing was forgotten of them"
-    fleet.residents.set_limits(Limits(bound=LoadBound(percent=100.0, floor=0.0), load_per_user=1.0))
-    assert len(fleet.choose().users) < len(keys)
-
-
-def test_overrides_are_taken_back_from_an_instance_that_gets_above_its_bound() -> None:
-    fleet = Fleet(bound=LoadBound(percent=125.0, floor=4.0), load_per_user=0.5)
-    keys = [key for key in map(key_of, range(30)) if home_of(key) != "uid-a"][:4]
-    fleet.all_tell()
-    fleet.tell("uid-a", *(state(key) for key in keys))
-    assert len(fleet.choose().users) == 4
-    for _ in range(100):  # minutes, as what is in flight is averaged
-        fleet.tell("uid-a", in_flight=40)
-        fleet.tell("uid-b", in_flight=10)
-        fleet.tell("uid-c", in_flight=10)
-        chosen = fleet.choose(seconds=3.0)
-    assert chosen.users == {}
-
-
-def test_a_load_far_above_the_bound_takes_overrides_back_at_once(fleet: Fleet) -> None:
-    fleet.tell(AWAY, state(KEY))
-    fleet.choose()
-    fleet.tell(AWAY, in_flight=4000)
-    assert fleet.choose().users == {}
-
-
-def test_a_moment_of_load_moves_nobody(fleet: Fleet) -> None:
-    fleet.tell(AWAY, state(KEY))
-    fleet.choose()
-    fleet.tell(AWAY, in_flight=80)
-    assert fleet.choose().users == {KEY: AWAY}
-
-
-def test_a_round_weighs_only_users_that_have_state_where_they_are_not_sent(fleet: Fleet) -> None:
-    keys = [key_of(number) for number in range(300)]
-    for uid in fleet.starts:
-        fleet.tell(uid, *(state(key) for key in keys if elsewhere(key) == uid))
-    first = fleet.choose()
-    assert (first.weighed, len(first.users)) == (300, 300)
-    assert fleet.choose().weighed == 0
-    third = next(uid for uid in fleet.starts if uid not in (AWAY, home_of(KEY)))
-    fleet.tell(third, state(KEY, 9000))
-    again = fleet.choose()
-    assert (again.weighed, again.users[KEY], len(again.users)) == (2, third, 300)
-    assert fleet.choose(seconds=60.0).weighed == 301  # now and then all of them
-
-
-def test_what_is_known_is_bounded_over_all_instances_together() -> None:
-    fleet = Fleet(most=600)
-    keys = [key_of(number) for number in range(1000)]
-    for uid in fleet.starts:
-        fleet.tell(uid, *(state(key, 10 + number) for number, key in enumerate(keys)))
-    assert fleet.choose().known == 1200  # 400 on each
-    fleet.residents.follow(rows(("a", "b")), [slot % 2 for slot in range(4096)])
-    for uid in ("uid-a", "uid-b"):
-        fleet.tell(uid, *(state(key, 10 + number) for number, key in enumerate(keys)), whole=True)
-    assert fleet.choose().known == 1200  # 600 on each
 
 
 actions = st.lists(
