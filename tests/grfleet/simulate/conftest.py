@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from simulate_inputs import manifest, pool
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Path:
+    """The manifest of a pool of the default kind."""
+    return manifest(tmp_path / "pool.yaml", pool())
 
 
 @pytest.fixture
