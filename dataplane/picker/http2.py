@@ -13,6 +13,8 @@ from typing import Final
 
 import hpack
 
+from dataplane.picker.account import STREAM_BYTES, Account
+
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0x0, 0x1, 0x3, 0x4, 0x6, 0x7, 0x8, 0x9
 END_STREAM, ACK, END_HEADERS, PADDED, PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
@@ -28,7 +30,8 @@ CONNECTION_WINDOW = 16 << 20
 _DEFAULT_WINDOW = 65_535
 _MOST_WINDOW = 2**31 - 1
 _KNOWN_BLOCKS, _KNOWN_BYTES = 256, 1024
-_MOST_SETTINGS = 1000  # a peer sends one; each is a look at every stream
+_MOST_SETTINGS = 100  # each may be a look at every stream; most peers send one, some adapt their windows as long as they live
+_ANSWERS_A_SETTING = 100
 _head = struct.Struct(">HBBBL")
 _settings = struct.Struct(">HL")
 
@@ -77,6 +80,8 @@ class Connection:
     ----------
     on_headers, on_data, on_end, on_reset
         Told of a stream that opens, of bytes on it, of the end of what the peer sends, and of a stream that is gone.
+    account
+        What all connections keep; by default this one is alone.
     """
 
     def __init__(
@@ -86,10 +91,12 @@ class Connection:
         on_data: Callable[[Stream], None],
         on_end: Callable[[Stream], None],
         on_reset: Callable[[Stream], None],
+        account: Account | None = None,
     ) -> None:
         self._on_headers, self._on_data, self._on_end, self._on_reset = on_headers, on_data, on_end, on_reset
         self.streams: dict[int, Stream] = {}
-        self.closing = self.greeted = False
+        self.closing = self.greeted = self.dropped = False
+        self._account = account or Account()
         self._left = b""
         self._decoder = hpack.Decoder(max_header_list_size=MAX_HEADER_BLOCK)
         self._paths: dict[bytes, str] = {}
@@ -98,7 +105,8 @@ class Connection:
         self._window = _DEFAULT_WINDOW
         self._peer_window = _DEFAULT_WINDOW
         self._peer_frame = MAX_FRAME
-        self._owed = self._held = self._settings = 0
+        self._owed = self._held = self._settings = self._answered = 0
+        self._grown = False
         self._waiting: dict[int, Stream] = {}  # for the connection's window; who waits for its own is found by its number
         values = ((0x1, 0), (0x3, MAX_STREAMS), (0x4, STREAM_WINDOW), (0x6, MAX_HEADER_BLOCK))
         self._out: list[bytes] = [
@@ -141,6 +149,8 @@ class Connection:
                 start = at + 9
                 at = start + size
                 self._frame(kind, flags, stream & 0x7FFFFFFF, data[start:at])
+            if self._grown:
+                self._look_at_all()
         except ConnectionBroken as broken:
             self.goodbye(broken.code)
             raise
@@ -150,6 +160,21 @@ class Connection:
         """Tell the peer that no further stream is taken."""
         self.closing = True
         self._out.append(frame(GOAWAY, 0, 0, struct.pack(">LL", self._last, code)))
+
+    @property
+    def kept(self) -> int:
+        """Bytes that are kept for the peer."""
+        return self._held + STREAM_BYTES * len(self.streams)
+
+    def drop(self) -> None:
+        """Give everything up, and take no further stream."""
+        self.closing = self.dropped = True
+        self._account.add(-self.kept)
+        gone, self.streams, self._held = self.streams, {}, 0
+        self._waiting.clear()
+        for stream in gone.values():
+            stream.pending.clear()
+            self._on_reset(stream)
 
     def send(self, stream: Stream, headers: bytes, data: bytes) -> None:
         """Send data; before the first of a stream, its headers (a block that leaves no trace in the peer's table)."""
@@ -212,9 +237,11 @@ class Connection:
         if flags & PADDED:
             payload = _unpadded(payload)
         stream = self.streams.get(number)
-        if stream is None or stream.ended:
+        if stream is None or stream.ended or stream.trailers is not None:  # it has its answer, which only waits to be taken off
             if number > self._last or not number:
                 raise ConnectionBroken(PROTOCOL_ERROR, "data on a stream that was never opened")
+            if stream is not None and flags & END_STREAM:
+                stream.ended = True
             return
         stream.owed += size
         if stream.owed > STREAM_WINDOW:
@@ -234,8 +261,14 @@ class Connection:
 
     def _hold(self, more: int) -> None:
         self._held += more
+        self._keep(more)
         if self._held > MAX_HELD:
             raise ConnectionBroken(CALM_DOWN, f"more than {MAX_HELD} bytes are left unread")
+
+    def _keep(self, more: int) -> None:
+        self._account.add(more)
+        if self.dropped:
+            raise ConnectionBroken(CALM_DOWN, "of all that is kept for peers, most is for this one")
 
     def _pay(self, stream: Stream) -> None:
         """Let the peer send more on a stream, but not while it takes nothing off: what waits is bounded by the window."""
@@ -278,10 +311,12 @@ class Connection:
                 self._out.append(frame(RST_STREAM, 0, number, REFUSED_STREAM.to_bytes(4, "big")))
                 return
             stream = self.streams[number] = Stream(number, path)
+            self._keep(STREAM_BYTES)
             self._on_headers(stream)
         if flags & END_STREAM and number in self.streams:
             stream.ended = True
-            self._on_end(stream)
+            if stream.trailers is None:
+                self._on_end(stream)
 
     def _path(self, block: bytes) -> str:
         """Return the path in a header block. While the peer's table is empty and stays so, a block means the same each time."""
@@ -307,16 +342,21 @@ class Connection:
             self._decoder.max_allowed_table_size = 0
             return
         self._settings += 1
-        if self._settings > _MOST_SETTINGS:
+        if self._settings > _MOST_SETTINGS + self._answered // _ANSWERS_A_SETTING:
             raise ConnectionBroken(CALM_DOWN, "settings without end")
         for name, value in _settings.iter_unpack(payload):
             if name == 0x4:
                 if value > _MOST_WINDOW:
                     raise ConnectionBroken(FLOW_CONTROL_ERROR, "a window that is too large")
+                self._grown = self._grown or value > self._peer_window
                 self._peer_window = value
             elif name == 0x5:
                 self._peer_frame = min(max(value, MAX_FRAME), 1 << 20)
         self._out.append(frame(SETTINGS, ACK, 0))
+
+    def _look_at_all(self) -> None:
+        """Send what the windows of all streams together now let; once for all the settings that came together."""
+        self._grown = False
         for stream in [each for each in self.streams.values() if each.pending]:
             self._flush(stream)
 
@@ -348,7 +388,7 @@ class Connection:
             del pending[:room]
             stream.window -= len(piece)
             self._window -= len(piece)
-            self._held -= len(piece)
+            self._hold(-len(piece))
             self._out.append(frame(DATA, 0, stream.id, piece))
         self._waiting.pop(stream.id, None)
         if pending:
@@ -359,6 +399,7 @@ class Connection:
             self._out.append(frame(HEADERS, END_HEADERS | END_STREAM, stream.id, stream.trailers))
             if not stream.ended:  # no more is wanted of a peer that has not ended yet
                 self._out.append(frame(RST_STREAM, 0, stream.id, NO_ERROR.to_bytes(4, "big")))
+            self._answered += 1
             self._forget(stream)
         elif not stream.ended:
             self._pay(stream)
@@ -366,7 +407,9 @@ class Connection:
     def _forget(self, stream: Stream) -> None:
         self._waiting.pop(stream.id, None)
         if self.streams.pop(stream.id, None) is not None:
-            self._held -= stream.counted + len(stream.pending)
+            held = stream.counted + len(stream.pending)
+            self._held -= held
+            self._account.add(-held - STREAM_BYTES)
             self._on_reset(stream)
 
 

@@ -18,6 +18,7 @@ from typing import cast
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
 
+from dataplane.picker.account import Account
 from dataplane.picker.exchange import Exchange
 from dataplane.picker.http2 import Connection, ConnectionBroken, Stream
 
@@ -94,6 +95,19 @@ class Service:
     on_broken: Callable[[], None]
     health: Health
     connections: set[GrpcProtocol] = field(default_factory=set)
+    account: Account = field(default_factory=Account)
+
+    def __post_init__(self) -> None:
+        self.account.relieve = self.relieve
+
+    def relieve(self) -> None:
+        """Hang up on whoever keeps most."""
+        greedy = max(self.connections, key=lambda each: each.kept, default=None)
+        if greedy is not None:
+            log.warning("a connection is hung up on", extra={"why": f"of all it keeps most, {greedy.kept} bytes"})
+            self.connections.discard(greedy)
+            self.on_broken()
+            greedy.give_up()
 
     def make_room(self) -> bool:
         """Hang up on somebody who asks for nothing, who would come back; say whether there was anybody."""
@@ -124,13 +138,21 @@ class GrpcProtocol(asyncio.Protocol):
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._connection = Connection(on_headers=self._open, on_data=self._data, on_end=self._end, on_reset=self._gone)
+        self._connection = Connection(
+            on_headers=self._open, on_data=self._data, on_end=self._end, on_reset=self._gone, account=service.account
+        )
         self._transport: asyncio.Transport | None = None
+        self._unsent = 0
 
     @property
     def busy(self) -> bool:
         """Whether anything is under way here."""
         return bool(self._connection.streams)
+
+    @property
+    def kept(self) -> int:
+        """Bytes that are kept for the peer."""
+        return self._connection.kept + self._unsent
 
     @property
     def greeted(self) -> bool:
@@ -148,28 +170,30 @@ class GrpcProtocol(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._service.connections.discard(self)
-        for stream in list(self._connection.streams.values()):
-            self._gone(stream)
-        self._connection.streams.clear()
+        self._connection.drop()
+        self._note_unsent(0)
 
     def pause_writing(self) -> None:
         """Take nothing in that would have to be answered, until the answers before have left."""
         if self._transport is not None:
             self._transport.pause_reading()
+            self._note_unsent(self._transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         if self._transport is not None:
             self._transport.resume_reading()
+            self._note_unsent(0)
+
+    def _note_unsent(self, size: int) -> None:
+        more, self._unsent = size - self._unsent, size
+        self._service.account.add(more)
 
     def data_received(self, data: bytes) -> None:
         assert self._transport is not None
         try:
             self._connection.receive(data)
         except ConnectionBroken as broken:
-            log.info("a connection is closed", extra={"why": str(broken)})
-            self._service.on_broken()
-            self._transport.write(self._connection.take())
-            self._transport.close()
+            self._broken(broken)
             return
         out = self._connection.take()
         if out:
@@ -177,11 +201,22 @@ class GrpcProtocol(asyncio.Protocol):
         if self._connection.closing and not self._connection.streams:
             self._transport.close()
 
+    def _broken(self, broken: ConnectionBroken) -> None:
+        assert self._transport is not None
+        log.info("a connection is closed", extra={"why": str(broken)})
+        self._service.on_broken()
+        self._transport.write(self._connection.take())
+        self._transport.close()
+
     def tell_watchers(self) -> None:
         """Tell those of this connection what has changed."""
-        for stream in list(self._connection.streams.values()):
-            if isinstance(stream.owner, _Watcher):
-                self._tell(stream, stream.owner)
+        try:
+            for stream in list(self._connection.streams.values()):
+                if isinstance(stream.owner, _Watcher):
+                    self._tell(stream, stream.owner)
+        except ConnectionBroken as broken:  # it takes nothing off; the others are to be told all the same
+            self._broken(broken)
+            return
         if self._transport is not None:
             self._transport.write(self._connection.take())
 
@@ -195,6 +230,12 @@ class GrpcProtocol(asyncio.Protocol):
             self._transport.write(self._connection.take())
             if not self._connection.streams:
                 self._transport.close()
+
+    def give_up(self) -> None:
+        """Hang up, and keep nothing from this moment on."""
+        self._connection.drop()
+        self._note_unsent(0)
+        self.abort()
 
     def abort(self) -> None:
         """Hang up."""
@@ -311,7 +352,12 @@ async def serving(service: Service, bind: str, *, tls: ssl.SSLContext | None = N
     if tls is not None:
         tls.set_alpn_protocols(["h2"])
     server = await asyncio.get_running_loop().create_server(
-        lambda: GrpcProtocol(service), host.strip("[]"), int(port), ssl=tls, backlog=1024
+        lambda: GrpcProtocol(service),
+        host.strip("[]"),
+        int(port),
+        ssl=tls,
+        ssl_handshake_timeout=_GREETING_S if tls is not None else None,
+        backlog=1024,
     )
     service.health.on_change = service.tell_watchers
     listening = asyncio.create_task(service.hang_up_on_the_silent())

@@ -1,0 +1,242 @@
+"""Peers of the picker that make it keep or do too much: all together are bounded, and whoever takes most gives way."""
+
+import asyncio
+import contextlib
+import ssl
+import struct
+
+import hpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from picker_frames import HELLO, Wire, asked, connected, enveloped, opening, picker, piece, service_of
+
+from dataplane.picker import account, http2, http2_server
+from dataplane.picker.exchange import Exchange
+from dataplane.picker.http2 import frame
+from dataplane.picker.http2_server import WATCH, GrpcProtocol, Health, Service, serving
+
+NO_ROOM = frame(http2.SETTINGS, 0, 0, struct.pack(">HL", 4, 0))
+
+
+def data(number: int, payload: bytes, *, flags: int = 0) -> bytes:
+    return frame(http2.DATA, flags, number, payload)
+
+
+def room(number: int, more: int) -> bytes:
+    return frame(http2.WINDOW_UPDATE, 0, number, struct.pack(">L", more))
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Sizes of the messages that were looked at."""
+    seen: list[int] = []
+    whole = Exchange.answer
+
+    def counted(self: Exchange, raw: bytes) -> bytes | None:
+        seen.append(len(raw))
+        return whole(self, raw)
+
+    monkeypatch.setattr(Exchange, "answer", counted)
+    return seen
+
+
+@pytest.mark.parametrize("bad", [enveloped(b"\xff" * 500_000), b"\x01\x00\x00\x00\x01", b"\x00\xff\xff\xff\xff"])
+def test_what_comes_after_the_message_that_ended_a_stream_is_not_looked_at_although_its_answer_still_waits(
+    parsed: list[int], bad: bytes
+) -> None:
+    protocol, wire = connected(picker())
+    protocol.data_received(HELLO + NO_ROOM + opening(hpack.Encoder(), 1) + data(1, enveloped(asked())))
+    for at in range(0, len(bad), http2.MAX_FRAME):
+        protocol.data_received(data(1, bad[at : at + http2.MAX_FRAME]))
+    looked = len(parsed)
+    protocol.data_received(data(1, b"x") * 1000)
+    assert len(parsed) == looked
+    protocol.data_received(data(1, b"", flags=http2.END_STREAM) + room(1, 100_000))
+    assert wire.status_of(1) not in ("open", "0"), "the end of a stream that was refused does not make it well"
+    assert not wire.closed
+    assert protocol._connection._held == 0
+
+
+def test_trailers_of_a_peer_do_not_make_a_refusal_well_either() -> None:
+    protocol, wire = connected(picker())
+    encoder = hpack.Encoder()
+    protocol.data_received(HELLO + NO_ROOM + opening(encoder, 1) + data(1, enveloped(asked()) + enveloped(b"\xff")))
+    protocol.data_received(frame(http2.HEADERS, http2.END_HEADERS | http2.END_STREAM, 1, encoder.encode([("a", "b")])))
+    protocol.data_received(room(1, 100_000))
+    assert wire.status_of(1) == "3"
+
+
+def watching(encoder: hpack.Encoder) -> bytes:
+    return opening(encoder, 1, WATCH) + data(1, enveloped(b""))
+
+
+def test_a_watcher_that_takes_nothing_off_is_hung_up_on_and_the_others_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    health = Health()
+    service = Service(picker().exchange, lambda: None, health)
+    health.on_change = service.tell_watchers
+    wires, protocols = [Wire() for _ in range(3)], [GrpcProtocol(service) for _ in range(3)]
+    for wire, protocol in zip(wires, protocols, strict=True):
+        protocol.connection_made(wire)  # type: ignore[arg-type]  # what of a transport is needed
+        protocol.data_received(HELLO + watching(hpack.Encoder()))
+    protocols[1].data_received(NO_ROOM)
+    monkeypatch.setattr(http2, "MAX_HELD", 3)
+    before = [len(wire.data_of(1)) for wire in wires]
+    health.set_ready(True)
+    assert [wire.closed for wire in wires] == [False, True, False]
+    assert [len(wire.data_of(1)) > old for wire, old in zip(wires, before, strict=True)] == [True, False, True]
+
+
+def kept_by(service: Service) -> int:
+    return sum(each.kept for each in service.connections)
+
+
+def test_of_many_connections_that_keep_too_much_together_the_one_that_keeps_most_gives_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(account, "MOST", 400_000)
+    one = picker()
+    service = service_of(one)
+    wires = {size: Wire() for size in (10, 5, 15, 8)}
+    protocols = {size: GrpcProtocol(service) for size in wires}
+    for size, wire in wires.items():
+        protocols[size].connection_made(wire)  # type: ignore[arg-type]  # what of a transport is needed
+        protocols[size].data_received(HELLO + opening(hpack.Encoder(), 1))
+        protocols[size].data_received(data(1, enveloped(asked()) + enveloped(piece(500_000))[: 1000 * size]))
+        assert service.account.total == kept_by(service)
+    late = protocols[5]
+    for _ in range(24):
+        late.data_received(data(1, b"p" * 16_000))
+        assert service.account.total == kept_by(service) <= 400_000
+    assert [size for size, wire in wires.items() if wire.closed] == [5], "it keeps most, and it came with the last drop"
+    protocols[8].data_received(data(1, b"p" * 16_000) * 20)
+    assert not wires[10].closed
+    assert not wires[8].closed
+    protocols[10].data_received(data(1, b"p" * 10_000) * 5)
+    assert wires[8].closed, "not the one that came with the last drop, but the one that keeps most"
+    assert not wires[10].closed
+    for protocol in protocols.values():
+        protocol.connection_lost(None)
+    assert service.account.total == 0
+    assert one.counts.streams == 0
+
+
+def test_streams_that_only_stand_open_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(account, "MOST", 100 * account.STREAM_BYTES)
+    one = picker()
+    protocol, wire = connected(one)
+    encoder = hpack.Encoder()
+    protocol.data_received(HELLO + b"".join(opening(encoder, number) for number in range(1, 201, 2)))
+    assert not wire.closed
+    protocol.data_received(opening(encoder, 201))
+    assert wire.closed
+    protocol.connection_lost(None)
+    assert (one.counts.streams, protocol._service.account.total) == (0, 0)
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.integers(0, 2),
+        st.sampled_from(["open", "ask", "half", "room", "reset", "end", "garbage", "goodbye", "lost", "paused", "resumed"]),
+        st.sampled_from([1, 3, 5]),
+    ),
+    max_size=40,
+)
+
+
+class Stuffed(Wire):
+    """A transport whose peer takes nothing off."""
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False
+
+    def get_write_buffer_size(self) -> int:
+        return 70_000
+
+
+@given(STEPS)
+@settings(max_examples=100, deadline=None)
+def test_the_account_is_what_connections_keep_whatever_happens_and_nothing_is_left_at_the_end(
+    steps: list[tuple[int, str, int]],
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(account, "MOST", 100_000)
+        one = picker()
+        service = service_of(one)
+        protocols = [GrpcProtocol(service) for _ in range(3)]
+        encoders = [hpack.Encoder() for _ in range(3)]
+        wires = [Stuffed() for _ in range(3)]
+        gone = set()
+        for protocol, wire in zip(protocols, wires, strict=True):
+            protocol.connection_made(wire)  # type: ignore[arg-type]  # what of a transport is needed
+            protocol.data_received(HELLO + NO_ROOM)
+        for which, what, number in steps:
+            protocol, wire = protocols[which], wires[which]
+            if what == "lost" or wire.closed:
+                if which not in gone:
+                    protocol.connection_lost(None)
+                gone.add(which)
+            elif what == "paused":
+                protocol.pause_writing()
+            elif what == "resumed":
+                protocol.resume_writing()
+            elif what == "goodbye":
+                protocol.goodbye()
+            else:
+                made = {
+                    "open": opening(encoders[which], number),
+                    "ask": data(number, enveloped(asked())),
+                    "half": data(number, enveloped(piece(50_000))[:9_000]),
+                    "room": room(number, 100),
+                    "reset": frame(http2.RST_STREAM, 0, number, b"\0\0\0\0"),
+                    "end": data(number, b"", flags=http2.END_STREAM),
+                    "garbage": data(number, enveloped(b"\xff")),
+                }[what]
+                protocol.data_received(made)
+            assert service.account.total == sum(protocols[n].kept for n in range(3) if n not in gone) <= account.MOST
+        for which in {0, 1, 2} - gone:
+            protocols[which].connection_lost(None)
+        assert (service.account.total, one.counts.streams) == (0, 0)
+        assert all(each.in_flight == 0 for each in one.chooser.fleet.members)
+
+
+def test_settings_may_go_on_for_ever_with_answers_between_and_come_to_an_end_without() -> None:
+    protocol, wire = connected(picker())
+    encoder = hpack.Encoder()
+    protocol.data_received(HELLO + NO_ROOM * 99)
+    for number in range(1, 2001, 2):
+        protocol.data_received(opening(encoder, number, more=http2.END_STREAM))
+    protocol.data_received(NO_ROOM * 10)
+    assert not wire.closed
+    protocol.data_received(NO_ROOM)
+    assert wire.closed
+
+
+def test_settings_that_come_together_are_one_look_at_the_streams_and_those_that_give_no_room_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks: list[int] = []
+    whole = http2.Connection._look_at_all
+    monkeypatch.setattr(http2.Connection, "_look_at_all", lambda self: (looks.append(1), whole(self))[1])
+    protocol, wire = connected(picker())
+    protocol.data_received(HELLO + NO_ROOM + opening(hpack.Encoder(), 1) + data(1, enveloped(asked())))
+    for _ in range(10):
+        protocol.data_received(NO_ROOM)
+    assert not looks
+    some = frame(http2.SETTINGS, 0, 0, struct.pack(">HL", 4, 10))
+    protocol.data_received((some + NO_ROOM) * 20 + some)
+    assert len(looks) == 1
+    assert len(wire.data_of(1)) == 10
+
+
+async def test_whoever_never_begins_a_handshake_is_hung_up_on_as_whoever_says_nothing_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http2_server, "_GREETING_S", 0.05)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    async with asyncio.timeout(20), serving(service_of(picker()), "127.0.0.1:0", tls=context) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        with contextlib.suppress(OSError):
+            assert await reader.read() == b""
+        writer.close()
