@@ -175,9 +175,10 @@ def test_the_account_is_what_connections_keep_whatever_happens_and_nothing_is_le
             protocol.data_received(HELLO + NO_ROOM)
         for which, what, number in steps:
             protocol, wire = protocols[which], wires[which]
+            if which in gone:
+                continue
             if what == "lost" or wire.closed:
-                if which not in gone:
-                    protocol.connection_lost(None)
+                protocol.connection_lost(None)
                 gone.add(which)
             elif what == "paused":
                 protocol.pause_writing()
