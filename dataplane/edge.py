@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import logging
 import re
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -100,6 +101,22 @@ def read_pool_key(path: Path) -> bytes:
         When it is none, or cannot be read.
     """
     return check_pool_key(path.read_bytes().removesuffix(b"\n"))
+
+
+def trusting(authorities: bytes) -> ssl.SSLContext:
+    """Return a context that verifies servers by these authorities, PEM, and by nobody else.
+
+    Raises
+    ------
+    ConfigError
+        When there is none among them.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.load_verify_locations(cadata=authorities.decode("ascii"))
+    except (ssl.SSLError, ValueError) as error:
+        raise ConfigError(f"ca file: there is no certificate in it ({error})") from error
+    return context
 
 
 async def follow_secret(

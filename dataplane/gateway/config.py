@@ -71,8 +71,9 @@ class GatewayConfig:
         Whether a caller may choose by `x-gr-instance`.
     max_connections, threads, max_users
         Sizes of the process; `max_users` bounds the hot-user table.
-    ca_file
-        Certificates of the authorities that instances which speak TLS are verified by; None: such instances are left out.
+    ca_file, authorities
+        Certificates of the authorities that instances which speak TLS are verified by; None: such instances are left out. And
+        what stands in that file now: HAProxy reads it when it starts, so that another content asks for a reload.
     key_header
         Header that carries the user key, from callers that have made it and to instances; None: what the table says.
     said
@@ -101,6 +102,7 @@ class GatewayConfig:
     drain_seconds: int = 60
     master_socket: Path | None = None
     ca_file: Path | None = None
+    authorities: bytes = field(default=b"", repr=False)
     key_header: str | None = None
     said: TableLimits = field(default_factory=TableLimits)
 
@@ -204,7 +206,8 @@ def mark_of(config: GatewayConfig) -> str:
     that is random.
     """
     anybody = server_options(Server(id=1, name="any", uid="any", address="[::]:1", weight_percent=0), config)
-    frame = "\n\n".join((_global(config, mark=""), *_sections(config), _fleet(config, ()), anybody))
+    trusted = hashlib.sha256(config.authorities).hexdigest() if config.authorities else ""
+    frame = "\n\n".join((_global(config, mark=""), *_sections(config), _fleet(config, ()), anybody, trusted))
     return f"grfleet-{hashlib.sha256(frame.encode()).hexdigest()[:16]}"
 
 

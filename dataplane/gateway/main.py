@@ -14,11 +14,10 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from contract.sockets import CannotListen
 from dataplane import edge, logs
@@ -86,6 +85,22 @@ async def follow_key(agent: GatewayAgent, path: Path, *, period_s: float = edge.
     await edge.follow_secret(read, take, in_force=agent.config.pool_key, what="pool key", log=log, period_s=period_s)
 
 
+async def follow_authorities(
+    agent: GatewayAgent, hot_users: ResidencyLoop | None, path: Path, *, period_s: float = edge.SECRET_PERIOD_S
+) -> None:
+    """Go over to other authorities when their file changes, for ever; a file that holds none is told once and changes nothing."""
+
+    def take(authorities: bytes) -> None:
+        edge.trusting(authorities)
+        if hot_users is not None:
+            hot_users.trust(authorities)
+        agent.reconfigure(replace(agent.config, authorities=authorities))
+
+    await edge.follow_secret(
+        path.read_bytes, take, in_force=agent.config.authorities, what="file of authorities", log=log, period_s=period_s
+    )
+
+
 async def follow_hosts(agent: GatewayAgent, book: HostBook, *, period_s: float = _HOSTS_PERIOD_S) -> None:
     """Keep the addresses of the table's host names: look up new ones at once and all of them every `period_s`, for ever."""
     due_s, last = 0.0, frozenset[str]()
@@ -110,8 +125,7 @@ async def _run(agent: GatewayAgent, source: TableSource, options: argparse.Names
     try:
         async with probes(route_of(agent, hot_users), options.health_bind) as health:
             await first_files(agent, source)
-            beside = [hot_users.run()] if hot_users is not None else []
-            return await _serve(agent, source, options, health, beside)
+            return await _serve(agent, source, options, health, hot_users)
     except CannotListen as error:
         sys.stderr.write(f"grfleet-gateway: --health-bind {error}\n")
         return 2
@@ -122,7 +136,7 @@ async def _serve(
     source: TableSource,
     options: argparse.Namespace,
     health: str | None,
-    beside: Sequence[Coroutine[Any, Any, object]],
+    hot_users: ResidencyLoop | None,
 ) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -132,9 +146,10 @@ async def _serve(
         asyncio.create_task(edge.follow_tables(agent, source, log=log)),
         asyncio.create_task(follow_key(agent, Path(options.pool_key))),
         asyncio.create_task(follow_hosts(agent, HostBook(system_lookup, on_problem=lambda text: log.warning(text)))),
+        *([asyncio.create_task(follow_authorities(agent, hot_users, ca_file))] if (ca_file := agent.config.ca_file) else []),
         asyncio.create_task(agent.run()),
         asyncio.create_task(stop.wait()),
-        *(asyncio.create_task(each) for each in beside),
+        *([asyncio.create_task(hot_users.run())] if hot_users is not None else []),
     ]
     announcing = asyncio.create_task(_announce(agent, health))
     if process is not None:
@@ -186,6 +201,7 @@ async def _start_haproxy(program: str, config: GatewayConfig) -> asyncio.subproc
 
 def _config(options: argparse.Namespace) -> GatewayConfig:
     directory = Path(options.directory).absolute()
+    ca_file = Path(options.ca_file).absolute() if options.ca_file else None
     bind = options.bind
     if bind.endswith(":0"):
         bind = f"{bind[:-2]}:{_free_port(bind[:-2])}"
@@ -198,7 +214,8 @@ def _config(options: argparse.Namespace) -> GatewayConfig:
         id_header=options.id_header,
         key_header=options.key_header,
         key_id=options.key_id,
-        ca_file=Path(options.ca_file).absolute() if options.ca_file else None,
+        ca_file=ca_file,
+        authorities=_authorities(ca_file),
         bounded_load_percent=options.bounded_load_percent,
         peers=dict(_peer(text) for text in options.peer),
         local_peer=options.local_peer,
@@ -209,6 +226,14 @@ def _config(options: argparse.Namespace) -> GatewayConfig:
         threads=options.threads,
         drain_seconds=options.drain_seconds,
     )
+
+
+def _authorities(ca_file: Path | None) -> bytes:
+    if ca_file is None:
+        return b""
+    found = ca_file.read_bytes()
+    edge.trusting(found)  # refused here with a word, rather than by HAProxy
+    return found
 
 
 def _master_socket(options: argparse.Namespace, directory: Path) -> Path | None:
@@ -261,7 +286,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--peer", action="append", default=[], metavar="NAME=HOST:PORT", help="a replica, this one included; may be repeated")
     add("--local-peer", default="local", metavar="NAME", help="which of the peers this is; default %(default)s")
     add("--check-path", metavar="PATH", help="health check by HTTP, such as /gr/v1/ready; default: the port opens")
-    add("--ca-file", metavar="FILE", help="authorities that verify instances which speak https; default: those are left out")
+    add(
+        "--ca-file",
+        metavar="FILE",
+        help="authorities that verify instances and agents which speak https; default: such instances are left out, and such "
+        "agents are verified by whom this machine trusts",
+    )
     add("--metrics-bind", metavar="HOST:PORT", help="HAProxy's Prometheus metrics, at /metrics")
     add("--health-bind", metavar="HOST:PORT", help="the agent's own /healthz, /readyz and /metrics (port 0: a free one)")
     add("--max-connections", type=int, default=4000, metavar="N", help="default %(default)s")

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import random
 import re
+import ssl
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -25,6 +26,7 @@ from contract.agent import PREFIX
 from contract.errors import ProtocolViolation, Unreachable
 from contract.residency import MAX_OVERRIDES, decode_report, pack_overrides
 from contract.table import RoutingTable, TableInstance, TableLimits, limits_of, unpack_slots
+from dataplane.edge import trusting
 from dataplane.hot_users.metrics import ResidencyMetrics
 from dataplane.hot_users.residents import Chosen, Residents, ResidentsView
 from dataplane.http.line import HttpLine
@@ -151,6 +153,7 @@ class ResidencyLoop:
         self._limits_under = limits_under
         self._routed: deque[tuple[str, str, float]] = deque(maxlen=NOTED)
         self._lines: dict[str, tuple[str, HttpLine]] = {}
+        self._tls: ssl.SSLContext | None = None
         self._table: RoutingTable | None = None
         self._adopted = False
         self._chosen = Chosen(users={})
@@ -159,6 +162,17 @@ class ResidencyLoop:
         self._metrics = ResidencyMetrics()
         self.rounds = 0
         self.round_s = 0.0
+
+    def trust(self, authorities: bytes) -> None:
+        """Verify agents that speak https by these authorities, PEM, from the next connection on.
+
+        Raises
+        ------
+        ConfigError
+            When there is none among them; those before stay.
+        """
+        self._tls = trusting(authorities)
+        self._lines = {uid: ("", line) for uid, (_, line) in self._lines.items()}  # replaced as if agents had moved
 
     async def run(self) -> None:
         """Go round for ever; a new table is weighed at once, with what is known."""
@@ -201,7 +215,7 @@ class ResidencyLoop:
         self._chosen = chosen
 
     async def _ask(self, row: TableInstance) -> _Answer:
-        line = self._line_to(row)
+        line = await self._line_to(row)
         if line is None:
             return _Answer(row.uid, None)
         try:
@@ -248,17 +262,19 @@ class ResidencyLoop:
         self.round_s += self._monotonic_s() - began_s
         return chosen, changed
 
-    def _line_to(self, row: TableInstance) -> HttpLine | None:
+    async def _line_to(self, row: TableInstance) -> HttpLine | None:
         url = self._addresses.of(row)
         known = self._lines.get(row.uid)
         if url is None or (known is not None and known[0] == url):
             return known[1] if known is not None and url is not None else None
         try:
-            line = HttpLine(url, timeout_s=_TIMEOUT_S)
+            line = HttpLine(url, timeout_s=_TIMEOUT_S, tls=self._tls)
         except ValueError as error:
             log.warning("no address of an agent", extra={"instance": row.name, "error": str(error)[:200]})
             return None
         self._lines[row.uid] = (url, line)
+        if known is not None:
+            await known[1].__aexit__(None, None, None)
         return line
 
     async def _drop_lines(self, staying: set[str]) -> None:

@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from contract.table import TableLimits
@@ -100,11 +101,18 @@ def loop_of(options: argparse.Namespace, agent: UsersFace, config: Bounded) -> R
 
     Raises
     ------
-    ValueError
-        When the addresses of the agents are neither a pattern nor a file's name.
+    ValueError, OSError
+        When the addresses of the agents are neither a pattern nor a file's name, or there are no authorities in `--ca-file`.
     """
     if options.agents is None:
         return None
+    loop = _loop(options, agent, config)
+    if options.ca_file is not None:
+        loop.trust(Path(options.ca_file).read_bytes())
+    return loop
+
+
+def _loop(options: argparse.Namespace, agent: UsersFace, config: Bounded) -> ResidencyLoop:
     given = GivenLimits(
         most=options.hot_users,
         ttl_s=options.hot_user_seconds,

@@ -35,6 +35,8 @@ class HttpLine:
         Bearer token.
     timeout_s : float
         Limit of each call in seconds, and of connecting.
+    tls : ssl.SSLContext, optional
+        Of https; by default servers are verified by whom this machine trusts.
 
     Raises
     ------
@@ -42,7 +44,7 @@ class HttpLine:
         When the URL has another scheme or no host, or the token cannot stand in a header line.
     """
 
-    def __init__(self, url: str, *, token: str | None = None, timeout_s: float) -> None:
+    def __init__(self, url: str, *, token: str | None = None, timeout_s: float, tls: ssl.SSLContext | None = None) -> None:
         parts = urlsplit(url)
         self._path = url.removeprefix("unix:") if parts.scheme == "unix" else None
         if self._path is None and (parts.scheme not in ("http", "https") or not parts.hostname):
@@ -50,7 +52,7 @@ class HttpLine:
         self._host = parts.hostname or ""
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._prefix = parts.path.rstrip("/") if self._path is None else ""
-        self._tls = _tls_context() if parts.scheme == "https" else None
+        self._tls = (tls or _tls_context()) if parts.scheme == "https" else None
         self._timeout_s = timeout_s
         lines = [f"host: {parts.netloc if self._path is None else 'engine'}", "accept: */*"]
         if token is not None:

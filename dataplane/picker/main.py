@@ -48,6 +48,7 @@ class Service:
     hot_users: ResidencyLoop | None = None
     pool_key: Path | None = None
     tls_files: tuple[Path, Path] | None = None
+    ca_file: Path | None = None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,6 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             hot_users=hot_users_flags.loop_of(options, picker, picker),
             pool_key=Path(options.pool_key),
             tls_files=(Path(options.tls_cert), Path(options.tls_key)) if options.tls_key else None,
+            ca_file=Path(options.ca_file) if options.ca_file else None,
         )
         if service.endpoints_file is not None:
             service.endpoints_file.parent.mkdir(parents=True, exist_ok=True)
@@ -116,7 +118,7 @@ async def run(picker: Picker, source: TableSource, service: Service) -> int:
 
 
 async def follow_secrets(picker: Picker, service: Service, *, period_s: float = edge.SECRET_PERIOD_S) -> None:
-    """Take over another pool key or certificate that stands in the same files, for ever; one that is none changes nothing."""
+    """Take over another pool key, certificate or authority in the same files, for ever; one that is none changes nothing."""
     following = []
     if service.pool_key is not None:
         read_key = partial(edge.read_pool_key, service.pool_key)
@@ -126,6 +128,11 @@ async def follow_secrets(picker: Picker, service: Service, *, period_s: float = 
     if service.tls is not None and service.tls_files is not None:
         read_files, load = partial(_contents, service.tls_files), partial(_load_certificate, service.tls, service.tls_files)
         following.append(edge.follow_secret(read_files, load, in_force=None, what="certificate", log=log, period_s=period_s))
+    if service.ca_file is not None and service.hot_users is not None:
+        read_authorities, trust = service.ca_file.read_bytes, service.hot_users.trust
+        following.append(
+            edge.follow_secret(read_authorities, trust, in_force=None, what="file of authorities", log=log, period_s=period_s)
+        )
     await asyncio.gather(*following)
 
 
@@ -235,6 +242,11 @@ def _parser() -> argparse.ArgumentParser:
         help="shed requests when every instance has so many in flight; default 0, never",
     )
     hot_users_flags.add_flags(parser)
+    add(
+        "--ca-file",
+        metavar="FILE",
+        help="authorities that verify agents which speak https; default: whom this machine trusts",
+    )
     add("--log-level", choices=("debug", "info", "warning", "error"), default="info", help="default %(default)s")
     return parser
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chart_tools import CHART, Helm, grants_of, of_kind, the
+from chart_tools import CHART, ROOT, Helm, grants_of, of_kind, the
 
 from contract.table import _HEADERS_OF_OTHERS
 from dataplane.gateway import main as command
@@ -149,6 +149,29 @@ def test_every_value_arrives(helm: Helm) -> None:
     assert (service["spec"]["type"], service["spec"]["ports"][0]["port"]) == ("LoadBalancer", 8000)
 
 
+def test_authorities_are_mounted_wherever_they_are_read_and_nowhere_unless_named(helm: Helm) -> None:
+    pod = pod_of(helm, "--values", GATEWAYS, name="recall-gateway")
+    (volume,) = (each for each in pod["volumes"] if each["name"] == "ca")
+    assert volume["secret"] == {"secretName": "shop-tls", "defaultMode": 0o440, "items": [{"key": "ca.crt", "path": "ca.crt"}]}
+    (argument,) = (each for each in containers(pod)["agent"]["args"] if each.startswith("--ca-file="))
+    for name, each in containers(pod).items():  # HAProxy reads the same file, at the same place
+        (mount,) = (mount for mount in each["volumeMounts"] if mount["name"] == "ca")
+        assert mount["readOnly"] is True
+        assert f"--ca-file={mount['mountPath']}/ca.crt" == argument, name
+    assert command._parser().parse_args(containers(pod)["agent"]["args"]).ca_file == "/etc/grfleet-ca/ca.crt"
+    without = pod_of(helm, "--values", GATEWAYS)
+    assert "ca" not in {each["name"] for each in without["volumes"]}
+    assert not [each for each in containers(without)["agent"]["args"] if "ca-file" in each]
+
+
+def test_the_values_of_the_page_make_a_gateway_that_verifies_instances(helm: Helm, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "install.md").read_text()
+    (values,) = (block.removeprefix("yaml") for block in page.split("```") if block.startswith("yaml") and "ca:" in block)
+    (tmp_path / "values.yaml").write_text(values)
+    pod = pod_of(helm, "--values", str(tmp_path / "values.yaml"))
+    assert next(each for each in pod["volumes"] if each["name"] == "ca")["configMap"]["name"] == "feed-ca"
+
+
 def test_hot_users_are_followed_unless_nobody_says_where_agents_are(helm: Helm) -> None:
     assert "--agents=http://{host}:9001" in containers(pod_of(helm, "--set", ONE))["agent"]["args"]
     without = containers(pod_of(helm, "--set", f"{ONE},gateway.hotUsers.agents="))["agent"]["args"]
@@ -217,6 +240,9 @@ def test_replicas_keep_away_from_each_other_and_go_one_by_one(helm: Helm) -> Non
         ("gateway.hotUsers.max=5", "max"),
         ("gateway.haproxy.image.repository=", "repository"),
         ("gateway.checkPath=ready", "checkPath"),
+        ("gateway.pools[0].ca.key=ca.crt", "ca"),
+        ("gateway.pools[0].ca.configMap=a,gateway.pools[0].ca.secret=b", "ca"),
+        ("gateway.pools[0].ca.file=/etc/ca.crt", "file"),
     ],
     ids=lambda value: value if "=" in value else "",
 )

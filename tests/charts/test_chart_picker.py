@@ -85,6 +85,16 @@ def test_a_certificate_is_mounted_where_one_is_named(helm: Helm) -> None:
     assert "tls" not in {each["name"] for each in pod_of(helm, "--values", EVERYTHING)["volumes"]}
 
 
+def test_authorities_are_mounted_where_they_are_named(helm: Helm) -> None:
+    pod = pod_of(helm, "--values", EVERYTHING, name="recall-picker")
+    (container,) = pod["containers"]
+    assert command._parser().parse_args(container["args"]).ca_file == "/etc/grfleet-ca/ca.crt"
+    assert {"name": "ca", "mountPath": "/etc/grfleet-ca", "readOnly": True} in container["volumeMounts"]
+    (volume,) = (each for each in pod["volumes"] if each["name"] == "ca")
+    assert volume["configMap"] == {"name": "shop-ca", "items": [{"key": "root.pem", "path": "ca.crt"}]}
+    assert "ca" not in {each["name"] for each in pod_of(helm, "--values", EVERYTHING)["volumes"]}
+
+
 def test_the_image_is_built_like_the_agent_s_with_the_packages_of_gateways() -> None:
     picker, agent = ((ROOT / f"dataplane/{name}/Dockerfile").read_text().split("\n", 1)[1] for name in ("picker", "agent"))
     expected = agent.replace("requirements/runtime.txt", "requirements/gateway.txt")
@@ -99,6 +109,7 @@ def test_the_image_is_built_like_the_agent_s_with_the_packages_of_gateways() -> 
         ("picker.boundedLoadPercent=150", "boundedLoadPercent"),
         ("picker.hotUsers.agents=9001", "agents"),
         ("picker.threads=2", "threads"),
+        ("picker.pools[0].ca.key=ca.crt", "ca"),
     ],
 )
 def test_a_bad_value_is_refused_with_its_name(helm: Helm, value: str, named: str) -> None:

@@ -220,6 +220,36 @@ subjects:
           items:
             - key: ca.crt
               path: ca.crt
+{{- with .ca }}
+- name: ca
+  {{- if .secret }}
+  secret:
+    secretName: {{ .secret }}
+    defaultMode: 0440
+  {{- else }}
+  configMap:
+    name: {{ .configMap }}
+  {{- end }}
+    items:
+      - key: {{ .key | default "ca.crt" }}
+        path: ca.crt
+{{- end }}
+{{- end -}}
+
+{{- /* Where authorities are mounted, the same in all containers. Takes an item of pools. */ -}}
+{{- define "grfleet.edge.caMount" -}}
+{{- if .ca -}}
+- name: ca
+  mountPath: /etc/grfleet-ca
+  readOnly: true
+{{- end -}}
+{{- end -}}
+
+{{- /* The argument that names them. Takes an item of pools. */ -}}
+{{- define "grfleet.edge.caFile" -}}
+{{- if .ca -}}
+- --ca-file=/etc/grfleet-ca/ca.crt
+{{- end -}}
 {{- end -}}
 
 {{- /* Replicas on nodes of their own, as far as possible. Takes the labels that select them, as text. */ -}}
@@ -303,6 +333,9 @@ volumeMounts:
   - name: account
     mountPath: /var/run/secrets/kubernetes.io/serviceaccount
     readOnly: true
+  {{- with include "grfleet.edge.caMount" .pool }}
+  {{- . | nindent 2 }}
+  {{- end }}
 command: [python, -m, dataplane.gateway.main]
 args:
   - --table=kubernetes:{{ .pool.namespace }}/{{ .pool.name }}
@@ -318,6 +351,9 @@ args:
   - --max-connections={{ $gateway.maxConnections }}
   - --threads={{ $gateway.threads }}
   - --drain-seconds={{ $gateway.drainSeconds }}
+  {{- with include "grfleet.edge.caFile" .pool }}
+  {{- . | nindent 2 }}
+  {{- end }}
   {{- with include "grfleet.edge.hotUsers" $gateway.hotUsers | trim }}
   {{- . | nindent 2 }}
   {{- end }}
