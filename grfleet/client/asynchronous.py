@@ -74,6 +74,8 @@ class AsyncClient(Face):
         self._losers: set[asyncio.Task[Any]] = set()
 
     async def __aenter__(self) -> "AsyncClient":
+        if self._following:
+            raise RuntimeError("a client is entered once: its connections are closed; make another one")
         self._following = [asyncio.create_task(self.keep_current())]
         if self._gateway is not None:
             self._following.append(asyncio.create_task(self.keep_overrides()))
@@ -87,6 +89,11 @@ class AsyncClient(Face):
         await self._source.aclose()
         if self._gateway is not None:
             await self._gateway.aclose()
+
+    @property
+    def following(self) -> bool:
+        """Whether the table is being followed: the loop that entered the client runs, and the task in it."""
+        return any(not task.done() and task.get_loop().is_running() for task in self._following[:1])
 
     async def keep_current(self) -> None:
         """Follow the table until cancelled; entering the client does this in a task."""

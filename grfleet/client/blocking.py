@@ -37,7 +37,8 @@ class Client(Face):
     hedge_threads : int
         Most tries under way in threads of the pool; a request that finds none free is sent by the caller's thread, unhedged.
 
-    Enter it after a fork, not before: the thread that follows the table does not live on in the child.
+    Enter it after a fork, not before: the thread that follows the table does not live on in the child. One that was entered
+    before goes on in the child from the last table, which then never changes.
     """
 
     def __init__(
@@ -61,12 +62,22 @@ class Client(Face):
         )
         self._on_problem = on_problem
         self._gateway = GatewayOverrides(overrides, clock=clock) if isinstance(overrides, str) else overrides
-        self._pool = ThreadPoolExecutor(max_workers=hedge_threads, thread_name_prefix="grfleet-client-try")
-        self._free = threading.BoundedSemaphore(hedge_threads)
+        self._hedge_threads = hedge_threads
+        self._make_pool()
         self._thread = threading.Thread(target=self._follow, name="grfleet-client-follow", daemon=True)
         self._started = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
+
+    def _make_pool(self) -> None:
+        self._pool = ThreadPoolExecutor(max_workers=self._hedge_threads, thread_name_prefix="grfleet-client-try")
+        self._free = threading.BoundedSemaphore(self._hedge_threads)
+
+    def after_fork(self) -> None:
+        """In the child of a fork: the threads of the pool are the parent's; one that waited for them would wait for ever."""
+        super().after_fork()
+        self._make_pool()
+        self._loop = None
 
     def __enter__(self) -> "Client":
         self._thread.start()

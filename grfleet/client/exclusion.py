@@ -53,6 +53,10 @@ class Exclusions:
         self.active: dict[str, Illness] = {}
         """Illness by instance uid."""
 
+    def after_fork(self) -> None:
+        """In the child of a fork: whoever held the lock is not there."""
+        self._lock = threading.Lock()
+
     def failed(self, uid: str, *, instances: int) -> bool:
         """Record a failure; say whether the instance is excluded because of it.
 

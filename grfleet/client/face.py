@@ -11,6 +11,7 @@ from contract.errors import Unreachable
 from contract.table import INSTANCE_HEADER, KEY_ID_HEADER, USER_KEY_HEADER, RoutingTable
 from contract.view import Pick
 from grfleet.client.errors import InstanceFailed, NoInstance
+from grfleet.client.forks import renew_after_fork
 from grfleet.client.hedge import HedgeBudget, HedgePolicy, Latencies
 from grfleet.client.keys import KeyRing, PoolKey, hashed
 from grfleet.client.metrics import GuardedMetrics, Metric, Metrics, NoMetrics
@@ -81,6 +82,12 @@ class Face:
         self._rng, self._clock = rng or random.Random(), clock
         self._latencies = Latencies()
         self._budget = HedgeBudget(percent=hedge.budget_percent if hedge else 0.0, hoard=hedge.hoard if hedge else 1.0)
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """In the child of a fork: what is known of latencies stays, whoever held a lock is not there."""
+        self._latencies.after_fork()
+        self._budget.after_fork()
 
     def pick(self, user_id: str, *, exclude: Collection[str] = (), prefer: str = "") -> Choice:
         """Return where a user's request goes; no IO, no lock, waits for nothing.

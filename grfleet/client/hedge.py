@@ -51,6 +51,10 @@ class Latencies:
         self._added = 0
         self._p99_ms = 0.0
 
+    def after_fork(self) -> None:
+        """In the child of a fork: whoever held the lock is not there."""
+        self._lock = threading.Lock()
+
     def add(self, latency_ms: float) -> None:
         """Add one answer's; of a try that was given up, what it had taken until then."""
         with self._lock:
@@ -72,6 +76,10 @@ class HedgeBudget:
         self._lock = threading.Lock()
         self._share, self._hoard = percent / 100.0, hoard
         self._tokens = 0.0
+
+    def after_fork(self) -> None:
+        """In the child of a fork: whoever held the lock is not there."""
+        self._lock = threading.Lock()
 
     def request(self) -> None:
         """A request begins."""

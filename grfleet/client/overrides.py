@@ -53,6 +53,10 @@ class Overrides:
         self._lock = threading.Lock()
         self.held = Held({}, {})
 
+    def after_fork(self) -> None:
+        """In the child of a fork: whoever held the lock is not there."""
+        self._lock = threading.Lock()
+
     def __len__(self) -> int:
         return len(self.held.uids)
 

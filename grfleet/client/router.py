@@ -17,6 +17,7 @@ from contract.table import RoutingTable, limits_of
 from contract.view import Pick, View
 from grfleet.client.errors import NoInstance
 from grfleet.client.exclusion import ExclusionLimits, Exclusions
+from grfleet.client.forks import renew_after_fork
 from grfleet.client.overrides import DEFAULT_MOST, Overrides
 
 _REMEMBERED_INCARNATIONS = 16
@@ -78,6 +79,13 @@ class Router:
         self._exclusions = Exclusions(exclusion or ExclusionLimits(), clock=clock)
         self._most_overrides = most_overrides
         self.overrides = Overrides(most=DEFAULT_MOST if most_overrides is None else most_overrides, clock=clock)
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """In the child of a fork: the table in use stays, whoever held a lock is not there."""
+        self._lock = threading.Lock()
+        self._exclusions.after_fork()
+        self.overrides.after_fork()
 
     @property
     def generation(self) -> int:
