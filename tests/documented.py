@@ -53,11 +53,25 @@ def environment(*, kubeconfig: Path, programs: Path) -> dict[str, str]:
     return {**os.environ, "KUBECONFIG": str(kubeconfig), "PATH": f"{programs}:{os.environ['PATH']}"}
 
 
-def run(command: str, *, within: Mapping[str, str], timeout_seconds: float = 120.0) -> subprocess.CompletedProcess[str]:
-    """Run a command in a shell at the root of the checkout; the caller judges its code."""
+def run(
+    command: str, *, within: Mapping[str, str], at: Path = ROOT, timeout_seconds: float = 120.0
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in a shell, at the root of the checkout or in another folder; the caller judges its code."""
     return subprocess.run(
-        ["bash", "-c", command], cwd=ROOT, env=within, capture_output=True, text=True, timeout=timeout_seconds, check=False
+        ["bash", "-c", command], cwd=at, env=within, capture_output=True, text=True, timeout=timeout_seconds, check=False
     )
+
+
+def run_away(page: str, *, within: Mapping[str, str], at: Path, timeout_seconds: float = 120.0) -> list[str]:
+    """Run the commands of a page one by one in a folder of the test's own; return what each said. All must end well."""
+    programs = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    said = []
+    for command in commands(page):
+        typed = command.replace("docs/examples", str(EXAMPLES))
+        done = run(typed, within={**within, **programs}, at=at, timeout_seconds=timeout_seconds)
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        said.append(done.stdout + done.stderr)
+    return said
 
 
 @contextmanager

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
-from documented import EXAMPLES, ROOT, commands, read
+from documented import ROOT, read, run_away
 
 from grfleet.cli import app
 from simulator.fleet.config import Level
@@ -23,24 +21,8 @@ PAGE = "docs/simulator.md"
 @pytest.mark.slow
 @pytest.mark.timeout(420)
 def test_the_documented_commands_work_in_their_order_and_fill_their_folders(tmp_path: Path) -> None:
-    environment = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
-    }
-    typed = commands(PAGE)
-    assert len(typed) >= 4
-    for command in typed:
-        done = subprocess.run(
-            ["bash", "-c", command.replace("docs/examples", str(EXAMPLES))],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=180,
-            check=False,
-        )
-        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    within = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    assert len(run_away(PAGE, within=within, at=tmp_path, timeout_seconds=180.0)) >= 4
 
     listed = set(re.findall(r"`([\w.-]+\.(?:json|md|png))`", read(PAGE).split("| file | holds |", 1)[1].split("\n\n", 1)[0]))
     written = {path.name for folder in ("rehearsal", "oracle") for path in (tmp_path / "out" / folder).iterdir()}
