@@ -5,6 +5,7 @@ Everything heavy is imported when it runs, so that `grfleet --help` answers at o
 
 import asyncio
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -26,6 +27,7 @@ ModelFile = Annotated[
         help="A model file, *.safetensors, as `grfleet train` writes it.", exists=True, dir_okay=False, metavar="FILE"
     ),
 ]
+_DIGEST = re.compile("[0-9a-f]{64}")
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")]
 
 
@@ -63,8 +65,11 @@ def verify(
     from grfleet.model.describe import as_lines, described
     from grfleet.model.file import read_file
 
+    digest = sha256.strip().lower()  # some tools print it in capitals
+    if digest and not _DIGEST.fullmatch(digest):
+        raise typer.BadParameter("a digest has 64 hexadecimal digits", param_hint="--sha256")
     try:
-        facts = described(read_file(file, sha256=sha256 or None)[0])
+        facts = described(read_file(file, sha256=digest or None)[0])
     except Failed as error:
         if as_json:
             typer.echo(json.dumps({"file": str(file), "ok": False, "problem": str(error)}))

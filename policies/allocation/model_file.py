@@ -26,6 +26,8 @@ MAX_FILE_BYTES = 256 * 1024
 HIDDEN = 64
 MOST_DEVIATIONS = 8.0
 """Normalised features are cut here before the network, to either side."""
+LEAST_SCALE = 1e-4
+"""Below this a feature, which is a float32 near 1, would be rounded to one end of the normalised range or the other."""
 _LARGEST_SUM = 1e37  # float32 ends at 3.4e38; sums in any order stay below it
 _LONGEST_MESSAGE = 600
 _HEADER_KEY = "grfleet"
@@ -229,8 +231,8 @@ def _check_arrays(arrays: Mapping[str, NDArray[Any]]) -> None:
             _refuse(ModelRefusal.WRONG_SHAPE, f"{name} has shape {array.shape}, not {shape}")
         if not np.isfinite(array).all():
             _refuse(ModelRefusal.NOT_A_NUMBER, f"{name} holds a value that is not a finite number")
-    if not (arrays["scale"] > 0.0).all():
-        _refuse(ModelRefusal.NOT_A_NUMBER, "scale holds a value that is not positive")
+    if not (arrays["scale"] >= np.float32(LEAST_SCALE)).all():
+        _refuse(ModelRefusal.NOT_A_NUMBER, f"scale holds a value below {LEAST_SCALE}, at which rounding would decide")
     if (arrays["low"] > arrays["high"]).any():
         _refuse(ModelRefusal.NOT_A_NUMBER, "low lies above high for some feature")
     for layer, largest in (("1", MOST_DEVIATIONS), ("2", 1.0), ("3", 1.0)):  # what its inputs can be, at most

@@ -10,6 +10,7 @@ from safetensors.numpy import load, save
 from policies.allocation.base import act
 from policies.allocation.examples import example_model_arrays, example_model_header
 from policies.allocation.model_file import (
+    LEAST_SCALE,
     MAX_FILE_BYTES,
     SHAPES,
     ModelRefusal,
@@ -130,10 +131,14 @@ def test_an_array_that_no_model_has_is_refused():
     assert _refusal(save(arrays, metadata={"grfleet": json.dumps(_header())})) is ModelRefusal.WRONG_SHAPE
 
 
-def test_a_scale_that_is_not_positive_or_a_range_turned_round_is_refused():
-    zero = np.ones(SHAPES["scale"], dtype=np.float32)
-    zero[3] = 0.0
-    assert _refusal(_file(arrays={"scale": zero})) is ModelRefusal.NOT_A_NUMBER
+@pytest.mark.parametrize("scale", [-1.0, -0.0, 0.0, 1e-45, 1e-38, 1e-5])
+def test_a_scale_at_which_the_last_digit_of_a_feature_would_decide_is_refused(scale):
+    scales = np.ones(SHAPES["scale"], dtype=np.float32)
+    scales[3] = scale
+    assert _refusal(_file(arrays={"scale": scales})) is ModelRefusal.NOT_A_NUMBER
+
+
+def test_a_range_turned_round_is_refused():
     high = np.full(SHAPES["high"], -1e9, dtype=np.float32)
     assert _refusal(_file(arrays={"high": high})) is ModelRefusal.NOT_A_NUMBER
 
@@ -152,7 +157,7 @@ def test_what_is_taken_answers_with_numbers_on_all_features_that_are_numbers(see
     for array in arrays.values():
         some = random.random(array.shape) < 0.2
         array[some] *= 10.0 ** random.uniform(-40.0, 28.0, size=int(some.sum()))
-    arrays["scale"] = np.maximum(np.abs(arrays["scale"]), np.float32(1e-45))
+    arrays["scale"] = np.maximum(np.abs(arrays["scale"]), np.float32(LEAST_SCALE))
     arrays["low"], arrays["high"] = -np.abs(arrays["low"]), np.abs(arrays["high"])
     model = read_model(_file(arrays=arrays))
     x = (random.standard_normal((50, len(arrays["mean"]))) * 10.0 ** random.uniform(-40.0, 38.0, size=(50, 1))).astype(np.float32)
