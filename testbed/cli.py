@@ -135,10 +135,10 @@ def build(
 
 @app.command()
 def images(
-    archive: Annotated[Path, typer.Argument(help="File to write, about 370 MB.")],
-    tag: Annotated[str | None, typer.Option(help="Tag of the three images; default: the version of this checkout.")] = None,
+    archive: Annotated[Path, typer.Argument(help="File to write, about 430 MB.")],
+    tag: Annotated[str | None, typer.Option(help="Tag of the images; default: the version of this checkout.")] = None,
 ) -> None:
-    """Write operator, agent and reference engine as one archive of images, without Docker, and print their names."""
+    """Write operator, agent, picker and reference engine as one archive of images, without Docker, and print their names."""
     try:
         archive.resolve().parent.mkdir(parents=True, exist_ok=True)
         built = product.build_release(archive, tag=tag)

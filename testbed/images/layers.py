@@ -97,9 +97,20 @@ def interpreter_layer() -> Layer:
     return _cached("interpreter", key, fill)
 
 
-def packages_layer(distribution: str) -> Layer:
-    """Everything that an installed distribution requires, as this environment has it, without the distribution itself."""
+def packages_layer(distribution: str, *, extra: str = "") -> Layer:
+    """Everything that an installed distribution requires, as this environment has it, without the distribution itself.
+
+    With an extra, what that one adds, and nothing else: a layer for above the other one.
+
+    Raises
+    ------
+    importlib.metadata.PackageNotFoundError
+        This environment does not have all of it.
+    """
     found = _closure(distribution)
+    if extra:
+        below = {dist.metadata["Name"] for dist in found}
+        found = [dist for dist in _closure(distribution, extra=extra) if dist.metadata["Name"] not in below]
     key = "\n".join([sys.version, *(f"{dist.metadata['Name']}=={dist.version}" for dist in found)])
 
     def fill(root: Path) -> None:
@@ -111,7 +122,7 @@ def packages_layer(distribution: str) -> Layer:
                     _copy_file(Path(str(file.locate())), folder / file)
         _compile(folder, PACKAGES_FOLDER)
 
-    return _cached("packages", key, fill)
+    return _cached(f"{extra}-packages" if extra else "packages", key, fill)
 
 
 def tree_layer(name: str, sources: dict[str, Path], scripts: dict[str, str], *, compile_below: str) -> Layer:
@@ -196,24 +207,24 @@ def _system_files(root: Path) -> None:
 # Distributions -------------------------------------------------------------------------------------------------------
 
 
-def _closure(name: str) -> list[importlib.metadata.Distribution]:
-    """Every distribution below `name`, sorted; extras are followed where a requirement asks for them."""
+def _closure(name: str, *, extra: str = "") -> list[importlib.metadata.Distribution]:
+    """Every distribution below `name`, or below its `extra`, sorted; extras are followed where a requirement asks for them."""
     from packaging.requirements import Requirement  # comes with the test tools, not with the product
 
     found: dict[str, importlib.metadata.Distribution] = {}
     seen: set[tuple[str, str]] = set()
-    waiting = [(name, "")]
+    waiting = [(name, extra)]
     while waiting:
-        current, extra = waiting.pop()
+        current, wanted_extra = waiting.pop()
         normal = re.sub(r"[-_.]+", "-", current).lower()
-        if (normal, extra) in seen:
+        if (normal, wanted_extra) in seen:
             continue
-        seen.add((normal, extra))
+        seen.add((normal, wanted_extra))
         dist = importlib.metadata.distribution(current)
         found[normal] = dist
         for text in dist.requires or ():
             needed = Requirement(text)
-            if needed.marker is None or needed.marker.evaluate({"extra": extra}):
+            if needed.marker is None or needed.marker.evaluate({"extra": wanted_extra}):
                 waiting += [(needed.name, wanted) for wanted in ("", *sorted(needed.extras))]
     found.pop(re.sub(r"[-_.]+", "-", name).lower())
     return [found[key] for key in sorted(found)]

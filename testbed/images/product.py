@@ -1,4 +1,4 @@
-"""grfleet's own images: operator, agent and reference engine, three names over the same three layers.
+"""grfleet's own images: operator, agent, picker and reference engine, names over the same layers; the picker has one more.
 
 Interpreter and packages change with the lock file only, so the usual rebuild after an edit packs the checkout alone.
 The layout mirrors operator/Dockerfile: same user, same entry, read-only root.
@@ -7,13 +7,15 @@ The layout mirrors operator/Dockerfile: same user, same entry, read-only root.
 from __future__ import annotations
 
 import hashlib
+import os
 import tomllib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from testbed.debian import ensure_debian_tree
+from testbed.envoy import ensure_envoy
 from testbed.images.archive import Image, Layer, write_archive
 from testbed.images.layers import PACKAGES_FOLDER, PYTHON_HOME, interpreter_layer, packages_layer, program_layer, tree_layer
 
@@ -21,7 +23,14 @@ _CHECKOUT = Path(__file__).resolve().parent.parent.parent
 _APPLICATION = "/opt/grfleet/app"
 _SCRIPTS = "/opt/grfleet/bin"
 # Image name to the command it runs; every image holds all of them.
-COMMANDS = {"operator": "grfleet-operator", "agent": "grfleet-agent", "reference-engine": "grfleet-reference-engine"}
+COMMANDS = {
+    "operator": "grfleet-operator",
+    "agent": "grfleet-agent",
+    "picker": "grfleet-picker",
+    "reference-engine": "grfleet-reference-engine",
+}
+# Images that need packages of an extra as well.
+_EXTRAS = {"picker": "gateway"}
 
 
 @dataclass(frozen=True)
@@ -40,14 +49,14 @@ def build(directory: Path, *, omit: Collection[str] = ()) -> ProductImages:
     """Write the images of this checkout into `directory`; the tag is their content, so a changed one is a new image.
 
     `omit` names layers that the cluster has already, see `testbed.node.cluster.LocalCluster.base_layers`: without the
-    interpreter and the packages the archive has 3 MB instead of 370.
+    interpreter and the packages the archive has 11 MB instead of 430.
     """
-    layers = _layers()
+    layers = [*base_layers(), _application_layer()]
     tag = hashlib.sha256("".join(layer.digest for layer in layers).encode()).hexdigest()[:12]
     archive = directory / f"grfleet-{tag}.tar"
     if not archive.exists():
         directory.mkdir(parents=True, exist_ok=True)
-        _write(archive, layers, _references(tag), omit=omit)
+        _write(archive, _references(tag), omit=omit)
     return ProductImages(archive, _references(tag), tag)
 
 
@@ -77,22 +86,44 @@ def build_haproxy(directory: Path, *, omit: Collection[str] = ()) -> tuple[Path,
     return archive, reference
 
 
+def build_envoy(directory: Path, *, omit: Collection[str] = ()) -> tuple[Path, str]:
+    """Write an image of the Envoy that `testbed.envoy` unpacks; returns the archive and the image's reference.
+
+    Raises
+    ------
+    testbed.wheels.WheelError
+        It cannot be had here.
+    """
+    layers = [interpreter_layer(), program_layer("envoy", ensure_envoy(), os.environ)]
+    reference = f"grfleet/envoy:{layers[-1].digest[:12]}"
+    archive = directory / "envoy.tar"
+    directory.mkdir(parents=True, exist_ok=True)
+    image = Image(f"docker.io/{reference}", layers, entrypoint=["/usr/bin/envoy"], environment={"PATH": "/usr/bin:/bin"})
+    write_archive(archive, [image], omit=omit)
+    return archive, reference
+
+
 def build_release(archive: Path, *, tag: str | None = None) -> ProductImages:
     """Write the images of this checkout, whole, under the names that the chart looks for; `tag` is by default this version."""
     tag = tag or str(_project()["project"]["version"])
-    _write(archive, _layers(), _references(tag))
+    _write(archive, _references(tag))
     return ProductImages(archive, _references(tag), tag)
 
 
-def _layers() -> list[Layer]:
-    return [interpreter_layer(), packages_layer("grfleet"), _application_layer()]
+def base_layers() -> list[Layer]:
+    """The layers of all images below the checkout, from the bottom up."""
+    return [*_common_layers(), *(packages_layer("grfleet", extra=extra) for extra in _EXTRAS.values())]
+
+
+def _common_layers() -> list[Layer]:
+    return [interpreter_layer(), packages_layer("grfleet")]
 
 
 def _references(tag: str) -> dict[str, str]:
     return {name: f"grfleet/{name}:{tag}" for name in COMMANDS}
 
 
-def _write(archive: Path, layers: Sequence[Layer], references: Mapping[str, str], *, omit: Collection[str] = ()) -> None:
+def _write(archive: Path, references: Mapping[str, str], *, omit: Collection[str] = ()) -> None:
     environment = {
         "PATH": f"{_SCRIPTS}:{PYTHON_HOME}/bin:/usr/bin:/bin",
         "PYTHONPATH": f"{_APPLICATION}:{PACKAGES_FOLDER}",
@@ -100,8 +131,15 @@ def _write(archive: Path, layers: Sequence[Layer], references: Mapping[str, str]
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUNBUFFERED": "1",
     }
+    common, application = _common_layers(), _application_layer()
+    above = {name: [packages_layer("grfleet", extra=extra)] for name, extra in _EXTRAS.items()}
     images = [
-        Image(f"docker.io/{references[name]}", layers, entrypoint=[f"{_SCRIPTS}/{command}"], environment=environment)
+        Image(
+            f"docker.io/{references[name]}",
+            [*common, *above.get(name, ()), application],
+            entrypoint=[f"{_SCRIPTS}/{command}"],
+            environment=environment,
+        )
         for name, command in COMMANDS.items()
     ]
     write_archive(archive, images, omit=omit)

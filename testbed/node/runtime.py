@@ -21,7 +21,8 @@ from testbed import processes
 from testbed.binaries import cache_directory
 from testbed.debian import Tree
 from testbed.images.archive import Image, write_archive
-from testbed.images.layers import file_layer, interpreter_layer, packages_layer
+from testbed.images.layers import file_layer
+from testbed.images.product import base_layers
 from testbed.node import configuration
 from testbed.node.namespaces import Namespaces, NodeError, child_ids
 
@@ -64,7 +65,7 @@ class Runtime:
             entrypoint=["/pause", "-P"],
             working_directory="/",
         )
-        base = Image(BASE_IMAGE, [interpreter_layer(), packages_layer("grfleet")])
+        base = Image(BASE_IMAGE, base_layers())
         self.base_layers = frozenset(layer.digest for layer in base.layers)
         digests = [layer.digest for image in (pause, base) for layer in image.layers]
         key = hashlib.sha256("\n".join([_FORMAT, snapshotter, self._tree.root.name, *digests]).encode()).hexdigest()[:12]

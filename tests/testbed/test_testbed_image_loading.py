@@ -38,6 +38,7 @@ def test_the_images_have_the_names_that_the_chart_looks_for(tmp_path: Path) -> N
 
     assert built["operator"] == f"{values['image']['repository']}:{version}"
     assert built["agent"] == f"{values['agent']['image']['repository']}:{version}"
+    assert built["picker"] == f"{values['picker']['image']['repository']}:{version}"
     with tarfile.open(built.archive) as opened:
         names = opened.getnames()
     assert {"manifest.json", "index.json", "oci-layout"} <= set(names)

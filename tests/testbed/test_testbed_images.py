@@ -160,6 +160,37 @@ def test_every_command_of_an_image_is_a_console_script_of_the_project() -> None:
     assert all(f"{command} = " in scripts for command in product.COMMANDS.values())
 
 
+def test_the_packages_of_an_extra_are_a_layer_above_those_of_all_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "_cached", lambda name, key, fill: (name, set(key.splitlines()[1:])))
+    (_, common), (name, more) = layers.packages_layer("grfleet"), layers.packages_layer("grfleet", extra="gateway")
+
+    assert name == "gateway-packages", "so that neither takes the other's place in the cache"
+    assert {each.split("==")[0] for each in more} >= {"hpack", "protobuf", "xds-protos"}
+    assert not more & common
+
+
+def test_the_picker_alone_has_the_layer_of_its_extra_and_a_node_has_it_beforehand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: dict[str, list[str]] = {}
+
+    def note(archive: Path, images: list[Image], *, omit: object) -> None:
+        written.update(
+            {image.reference.split("/")[-1].split(":")[0]: [layer.digest for layer in image.layers] for image in images}
+        )
+
+    monkeypatch.setattr(product, "write_archive", note)
+    monkeypatch.setattr(product, "interpreter_layer", lambda: Layer(tmp_path, "python"))
+    monkeypatch.setattr(product, "packages_layer", lambda name, extra="": Layer(tmp_path, extra or name))
+    monkeypatch.setattr(product, "_application_layer", lambda: Layer(tmp_path, "checkout"))
+    product.build(tmp_path)
+
+    usual = ["python", "grfleet", "checkout"]
+    assert written.pop("picker") == ["python", "grfleet", "gateway", "checkout"]
+    assert written == dict.fromkeys(("operator", "agent", "reference-engine"), usual)
+    assert [layer.digest for layer in product.base_layers()] == ["python", "grfleet", "gateway"]
+
+
 # Packages -----------------------------------------------------------------------------------------------------------
 
 
