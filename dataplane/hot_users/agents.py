@@ -58,6 +58,7 @@ class Addresses:
         self._pattern = text
         self._urls: Mapping[str, str] = {}
         self._read_at: int | None = None
+        self._problem = ""
         if self._file is None:
             example = self._filled("host", "name")
             if "{" in example or "}" in example:
@@ -85,9 +86,11 @@ class Addresses:
             changed = self._file.stat().st_mtime_ns
             if changed != self._read_at:
                 self._urls = msgspec.json.decode(self._file.read_bytes(), type=dict[str, str])
-                self._read_at = changed
+                self._read_at, self._problem = changed, ""
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            log.warning("addresses of agents cannot be read", extra={"error": str(error)[:200]})
+            if str(error) != self._problem:  # once, and not for each instance of each round
+                self._problem = str(error)
+                log.warning("addresses of agents cannot be read", extra={"error": self._problem[:200]})
         return self._urls
 
 
@@ -152,7 +155,7 @@ class ResidencyLoop:
         self._period_s = period_s
         self._limits_under = limits_under
         self._routed: deque[tuple[str, str, float]] = deque(maxlen=NOTED)
-        self._lines: dict[str, tuple[str, HttpLine]] = {}
+        self._lines: dict[str, tuple[str, HttpLine | None]] = {}  # None for an address that is none, which is said once
         self._tls: ssl.SSLContext | None = None
         self._table: RoutingTable | None = None
         self._adopted = False
@@ -264,22 +267,28 @@ class ResidencyLoop:
 
     async def _line_to(self, row: TableInstance) -> HttpLine | None:
         url = self._addresses.of(row)
+        if url is None:
+            return None
         known = self._lines.get(row.uid)
-        if url is None or (known is not None and known[0] == url):
-            return known[1] if known is not None and url is not None else None
+        if known is not None and known[0] == url:
+            return known[1]
+        await self._drop_line(row.uid)
+        line = None
         try:
             line = HttpLine(url, timeout_s=_TIMEOUT_S, tls=self._tls)
         except ValueError as error:
             log.warning("no address of an agent", extra={"instance": row.name, "error": str(error)[:200]})
-            return None
         self._lines[row.uid] = (url, line)
-        if known is not None:
-            await known[1].__aexit__(None, None, None)
         return line
 
     async def _drop_lines(self, staying: set[str]) -> None:
         for uid in [uid for uid in self._lines if uid not in staying]:
-            await self._lines.pop(uid)[1].__aexit__(None, None, None)
+            await self._drop_line(uid)
+
+    async def _drop_line(self, uid: str) -> None:
+        _, line = self._lines.pop(uid, ("", None))
+        if line is not None:
+            await line.__aexit__(None, None, None)
 
     async def aclose(self) -> None:
         """Close the connections to agents."""

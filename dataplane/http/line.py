@@ -41,7 +41,7 @@ class HttpLine:
     Raises
     ------
     ValueError
-        When the URL has another scheme or no host, or the token cannot stand in a header line.
+        When the URL has another scheme or no host, or it or the token has what cannot stand in the head of a request.
     """
 
     def __init__(self, url: str, *, token: str | None = None, timeout_s: float, tls: ssl.SSLContext | None = None) -> None:
@@ -49,6 +49,8 @@ class HttpLine:
         self._path = url.removeprefix("unix:") if parts.scheme == "unix" else None
         if self._path is None and (parts.scheme not in ("http", "https") or not parts.hostname):
             raise ValueError(f"{url!r}: use http://host:port, https://host:port or unix:/path/to/socket")
+        if self._path is None and (not url.isascii() or not url.isprintable() or " " in url):
+            raise ValueError(f"{url!r}: has characters that cannot stand in a request")
         self._host = parts.hostname or ""
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._prefix = parts.path.rstrip("/") if self._path is None else ""
