@@ -111,6 +111,10 @@ class World:
         self._set_entries([*(name for name in self.entries if name != GUEST), *guest])
         self._patch("grservingpools", "pool", self._pool())
 
+    def change_policy(self) -> None:
+        """What `strategy` says now, and nothing else."""
+        self._patch("hbmpolicies", "default", self._hbm())
+
     def change_target(self) -> None:
         """Another target for the P99, and nothing else."""
         self.p99_ms += 1
