@@ -90,10 +90,31 @@ def report_on(
     played["the truth (goes to the best split)"] = play(nominal, tables, truth, **how)
     found.append(_nominal(played, columns))
     scores += _scores(played, columns, "nominal")
-    rows = []
+    noisy, of_noise = _noisy(mixed, columns, players, tables, tell, how)
+    found.append(noisy)
+    scores += of_noise
+    found.append(_sweep("Refill modes", refills(mixed), players, tables, tell, how))
+    found.append(_sweep("Far from training", shifted(worlds["Steady"]), players, tables, tell, how))
+    return Report(tuple(found), tuple(scores))
+
+
+def _how(steps: int) -> dict[str, int]:
+    return {"seed": HELD_OUT_SEED, "steps": steps, "start_up": min(START_UP, steps // 2)}
+
+
+def _noisy(
+    worlds: Worlds,
+    columns: dict[str, slice],
+    players: dict[str, Controller],
+    tables: RowTables,
+    tell: Callable[[str], None],
+    how: dict[str, int],
+) -> tuple[Table, list[Score]]:
+    """The same worlds under estimates that are off by more and more."""
+    rows, scores = [], list[Score]()
     for level in NOISE_LEVELS:
         tell(f"noise {level}")
-        noisy = mixed.with_value(noise=level)
+        noisy = worlds.with_value(noise=level)
         each = {name: play(noisy, tables, who, **how) for name, who in players.items()}
         rows.append(
             (
@@ -103,23 +124,15 @@ def report_on(
             )
         )
         scores += _scores(each, columns, f"noise {level:g}")
-    found.append(
-        Table(
-            "Noisy estimates",
-            "Regret in percent, median (mean), Steady / Trend / Burst, by the deviation of the error in capacity (AR(1), five "
-            "seconds). Last: mean difference, guarded model less smoothed anchor, all courses, with 95 % bootstrap interval; "
-            "below 0 the model is better.",
-            ("deviation", *players, "difference"),
-            tuple(rows),
-        )
+    table = Table(
+        "Noisy estimates",
+        "Regret in percent, median (mean), Steady / Trend / Burst, by the deviation of the error in capacity (AR(1), five "
+        "seconds). Last: mean difference, guarded model less smoothed anchor, all courses, with 95 % bootstrap interval; "
+        "below 0 the model is better.",
+        ("deviation", *players, "difference"),
+        tuple(rows),
     )
-    found.append(_sweep("Refill modes", refills(mixed), players, tables, tell, how))
-    found.append(_sweep("Far from training", shifted(worlds["Steady"]), players, tables, tell, how))
-    return Report(tuple(found), tuple(scores))
-
-
-def _how(steps: int) -> dict[str, int]:
-    return {"seed": HELD_OUT_SEED, "steps": steps, "start_up": min(START_UP, steps // 2)}
+    return table, scores
 
 
 def _nominal(played: dict[str, Scores], columns: dict[str, slice]) -> Table:

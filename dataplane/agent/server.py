@@ -74,43 +74,52 @@ class AgentFace(Protocol):
     def unready(self) -> list[str]: ...
 
 
-def route_of(face: AgentFace) -> Route:
-    """Return the routes of one agent, for `http_server.serving`."""
+class _Calls:
+    """What each call of the contract does: read the request, ask the face, answer."""
 
-    async def put_intent(request: Request) -> Answer:
+    def __init__(self, face: AgentFace) -> None:
+        self._face = face
+
+    async def put_intent(self, request: Request) -> Answer:
+        """Judge an intent; the answer names the one in force, also where the body is none or too long."""
         if request.body is None:
-            return _json(face.invalid_intent(f"body: larger than {MAX_INTENT_BYTES} bytes"), status=400)
+            return _json(self._face.invalid_intent(f"body: larger than {MAX_INTENT_BYTES} bytes"), status=400)
         try:
             intent = msgspec.json.decode(request.body, type=Intent)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            return _json(face.invalid_intent(f"body: {error}"), status=400)
-        answer = face.offer_intent(intent)
+            return _json(self._face.invalid_intent(f"body: {error}"), status=400)
+        answer = self._face.offer_intent(intent)
         return _json(answer, status=_HTTP_STATUS[answer.status])
 
-    def unwanted_model(request: Request) -> Answer | None:
+    def unwanted_model(self, request: Request) -> Answer | None:
+        """Answer an offer of a model before a byte of it is read, where none is wanted."""
         digest = request.path.rpartition("/")[2]
         if not _DIGEST.fullmatch(digest):
             return _refused("sha256: 64 lower-case hexadecimal digits", status=404)
-        answer = face.unwanted_model(digest)  # before a byte of it is read
+        answer = self._face.unwanted_model(digest)
         return _json(answer, status=_HTTP_STATUS_OF_MODEL[answer.status]) if answer is not None else None
 
-    async def put_model(request: Request) -> Answer:
-        answer = face.offer_model(request.path.rpartition("/")[2], request.body)
+    async def put_model(self, request: Request) -> Answer:
+        """Judge the bytes of a model."""
+        answer = self._face.offer_model(request.path.rpartition("/")[2], request.body)
         return _json(answer, status=_HTTP_STATUS_OF_MODEL[answer.status])
 
-    async def get_status(_: Request) -> Answer:
-        return _json(face.status())
+    async def get_status(self, _: Request) -> Answer:
+        """The status; see `contract.agent.AgentStatus`."""
+        return _json(self._face.status())
 
-    async def get_decisions(request: Request) -> Answer:
+    async def get_decisions(self, request: Request) -> Answer:
+        """The records after a number."""
         try:
             after, limit = _whole_numbers(request, after=0, limit=MAX_DECISIONS)
         except ValueError:
             return _refused("after and limit: whole numbers are needed")
         if after < 0 or not 1 <= limit <= MAX_DECISIONS:
             return _refused(f"after: 0 or more; limit: 1 to {MAX_DECISIONS}")
-        return _json(face.decisions_after(after, limit=limit))
+        return _json(self._face.decisions_after(after, limit=limit))
 
-    async def get_idle(request: Request) -> Answer:
+    async def get_idle(self, request: Request) -> Answer:
+        """Wait for an idle engine."""
         try:
             after, deadline = _whole_numbers(request, afterSeconds=2, deadlineSeconds=60)
         except ValueError:
@@ -118,40 +127,52 @@ def route_of(face: AgentFace) -> Route:
         if not (0 <= after <= MAX_IDLE_AFTER_SECONDS and 0 <= deadline <= MAX_IDLE_DEADLINE_SECONDS):
             bounds = f"afterSeconds: 0 to {MAX_IDLE_AFTER_SECONDS}; deadlineSeconds: 0 to {MAX_IDLE_DEADLINE_SECONDS}"
             return _refused(bounds)
-        answer = await face.idle(after_s=after, deadline_s=deadline)
+        answer = await self._face.idle(after_s=after, deadline_s=deadline)
         return _refused("too many callers wait already", status=503) if answer is None else _json(answer)
 
-    async def get_residency(request: Request) -> Answer:
+    async def get_residency(self, request: Request) -> Answer:
+        """Whose state changed after a cursor."""
         try:
             (cursor,) = _whole_numbers(request, cursor=0)
         except ValueError:
             return _refused("cursor: a whole number is needed")
         if not 0 <= cursor <= MAX_CURSOR:
             return _refused(f"cursor: 0 to {MAX_CURSOR}")
-        report = await face.residency(cursor)
+        report = await self._face.residency(cursor)
         return _json(report) if report is not None else _refused("the engine does not tell, or has not yet", status=404)
 
-    async def get_metrics(_: Request) -> Answer:
-        return Answer(200, face.metrics_text(), "text/plain; version=0.0.4; charset=utf-8")
+    async def get_metrics(self, _: Request) -> Answer:
+        """Everything for Prometheus."""
+        return Answer(200, self._face.metrics_text(), "text/plain; version=0.0.4; charset=utf-8")
 
-    async def get_health(_: Request) -> Answer:
-        return _verdict(face.unhealthy())
+    async def get_health(self, _: Request) -> Answer:
+        """503 when a restart might help."""
+        return _verdict(self._face.unhealthy())
 
-    async def get_ready(_: Request) -> Answer:
-        return _verdict(face.unready())
+    async def get_ready(self, _: Request) -> Answer:
+        """503 while the engine cannot be observed."""
+        return _verdict(self._face.unready())
 
+
+def route_of(face: AgentFace) -> Route:
+    """Return the routes of one agent, for `dataplane.http.server.serving`."""
+    calls = _Calls(face)
     getters = {
-        f"{PREFIX}/status": get_status,
-        f"{PREFIX}/decisions": get_decisions,
-        f"{PREFIX}/idle": get_idle,
-        f"{PREFIX}/residency": get_residency,
+        f"{PREFIX}/status": calls.get_status,
+        f"{PREFIX}/decisions": calls.get_decisions,
+        f"{PREFIX}/idle": calls.get_idle,
+        f"{PREFIX}/residency": calls.get_residency,
     }
     for prefix in (PREFIX, ""):
-        getters |= {f"{prefix}/metrics": get_metrics, f"{prefix}/healthz": get_health, f"{prefix}/readyz": get_ready}
+        getters |= {
+            f"{prefix}/metrics": calls.get_metrics,
+            f"{prefix}/healthz": calls.get_health,
+            f"{prefix}/readyz": calls.get_ready,
+        }
     handlers = {("GET", path): Handler(answer) for path, answer in getters.items()}
     handlers |= {("HEAD", path): handler for (_, path), handler in handlers.items()}
-    handlers["PUT", f"{PREFIX}/intent"] = Handler(put_intent, MAX_INTENT_BYTES)
-    models = Handler(put_model, MAX_MODEL_BYTES, unwanted_model)
+    handlers["PUT", f"{PREFIX}/intent"] = Handler(calls.put_intent, MAX_INTENT_BYTES)
+    models = Handler(calls.put_model, MAX_MODEL_BYTES, calls.unwanted_model)
     paths = {path for _, path in handlers}
 
     def route(method: str, path: str) -> Handler | Answer:
