@@ -19,13 +19,27 @@ import numpy as np
 from bench.report import Result, single, summarise
 from bench.routing_rig import Proxy, proxy
 from bench.routing_site import Program, Window, instances, load
-from bench.routing_variants import KEYED, LACKS, NAMED, OVERRIDES, PLAIN, TABLES, WHOLE
+from bench.routing_variants import (
+    FLOOR_KEY,
+    FLOOR_USERS,
+    FLOOR_WHOLE,
+    FLOORS,
+    KEYED,
+    LACKS,
+    NAMED,
+    OVERRIDES,
+    PLAIN,
+    TABLES,
+    WHOLE,
+)
 from bench.routing_world import Crowd, Tables, crowd_of, owners
 
 CONNECTIONS = 64
 GOAL_OVERRIDES, GOAL_WHOLE = 0.95, 0.85
 BY_CALLER = "the whole gateway, keys made by callers"
 SMALL_PAGES = "plain consistent hash, in small pages as HAProxy starts by itself"
+_SMALL_BYTES = 16_384
+SMALLER = {name: f"{name}, requests of at most 16 KiB tried again" for name in (NAMED, WHOLE)}
 _WARM_UP_S = 0.2
 
 
@@ -58,7 +72,8 @@ def expectations(crowd: Crowd, tables: Tables) -> tuple[dict[str, Path], Mapping
     some = crowd.expect("overrides", owners(crowd, None))
     whole = crowd.expect("whole", owners(crowd, table))
     files = {PLAIN: plain, NAMED: plain, KEYED: hashed, OVERRIDES: some, TABLES: whole, WHOLE: whole}
-    return files, {name: name in (OVERRIDES, TABLES, WHOLE) for name in LACKS}
+    files |= {FLOOR_KEY: plain, FLOOR_USERS: hashed, FLOOR_WHOLE: plain}
+    return files, {name: name not in (PLAIN, NAMED, KEYED, FLOOR_KEY) for name in files}
 
 
 def ladder(
@@ -70,16 +85,22 @@ def ladder(
     """
     files, filled = expectations(crowd, tables)
     files[SMALL_PAGES] = files[PLAIN]
+    files |= {smaller: files[name] for name, smaller in SMALLER.items()}
     files[BY_CALLER] = crowd.expect("caller", owners(crowd, tables.next()), id_is_key=True)
-    slices: dict[str, list[Slice]] = {name: [] for name in (*LACKS, BY_CALLER, SMALL_PAGES)}
+    slices: dict[str, list[Slice]] = {name: [] for name in (*LACKS, BY_CALLER, SMALL_PAGES, *SMALLER.values(), *FLOORS)}
     for life in range(lives):
         with contextlib.ExitStack() as stack:
             rigs = {
                 name: stack.enter_context(
                     proxy(program, folder / f"v{life}{n}", crowd, tables.next(), name=name, fill=filled[name])
                 )
-                for n, name in enumerate(LACKS)
+                for n, name in enumerate((*LACKS, *FLOORS))
             }
+            for name, smaller in SMALLER.items():
+                where = folder / f"r{life}{len(rigs)}"
+                rigs[smaller] = stack.enter_context(
+                    proxy(program, where, crowd, tables.next(), name=name, fill=filled[name], retriable_bytes=_SMALL_BYTES)
+                )
             rigs[BY_CALLER] = rigs[WHOLE]
             small = proxy(program, folder / f"s{life}", crowd, tables.next(), name=PLAIN, huge_pages=False)
             rigs[SMALL_PAGES] = stack.enter_context(small)
@@ -114,6 +135,10 @@ _PAIRS = (
     ("the whole against the barest plain consistent hash", PLAIN, WHOLE, None),
     ("the whole against the same, in small pages as HAProxy starts by itself", SMALL_PAGES, WHOLE, None),
     ("the whole, keys made by callers, against plain consistent hash that names the instance", NAMED, BY_CALLER, None),
+    ("the whole against the same, of requests of at most 16 KiB tried again", SMALLER[NAMED], SMALLER[WHOLE], None),
+    ("a floor of overrides only: the look-up for nothing", KEYED, FLOOR_USERS, None),
+    ("a floor of the whole: the keyed hash for nothing", NAMED, FLOOR_KEY, None),
+    ("a floor of the whole: the keyed hash and both look-ups for nothing", NAMED, FLOOR_WHOLE, None),
 )
 
 

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -19,7 +19,17 @@ from bench.routing_site import Child, Program, children_of, cores, cpu_ns, free_
 from bench.routing_variants import WHOLE, variant
 from bench.routing_world import Crowd
 from contract.table import RoutingTable
-from dataplane.gateway.config import FILLED_KEY, HAPROXY_ENVIRONMENT, ID_TABLE, SLOT_TABLE, USER_TABLE, GatewayConfig, render_maps
+from dataplane.gateway.config import (
+    FILLED_KEY,
+    HAPROXY_ENVIRONMENT,
+    ID_TABLE,
+    SLOT_TABLE,
+    USER_TABLE,
+    GatewayConfig,
+    peers_of,
+    render_maps,
+)
+from dataplane.gateway.peer_push import push_users
 from dataplane.gateway.runtime_api import RuntimeApi
 from dataplane.gateway.tables import HotUsers, want_of
 
@@ -85,11 +95,14 @@ def proxy(
     master: bool = False,
     huge_pages: bool = True,
     check_interval_ms: int = 1000,
+    retriable_bytes: int | None = None,
 ) -> Iterator[Proxy]:
     """A started HAProxy with a variant of the configuration, its tables filled at once if asked."""
     folder.mkdir()
     port = free_port()
     config = config_of(folder, port, check_interval_ms=check_interval_ms)
+    if retriable_bytes is not None:
+        config = replace(config, retriable_bytes=retriable_bytes)
     want = want_of(table, HotUsers(crowd.overrides()))
     for path, text in zip(config.map_paths, render_maps(want.servers), strict=True):
         path.write_text(text)
@@ -110,8 +123,8 @@ async def _fill(config: GatewayConfig, slots: Mapping[int, int], users: Mapping[
     numbers = (*sorted({*slots.values(), *users.values()}), FILLED_KEY)
     await api.expect([f"set table {ID_TABLE} key {number} data.server_id {number}" for number in numbers])
     await api.expect([f"set table {SLOT_TABLE} key {slot} data.gpt0 {server}" for slot, server in slots.items()])
-    await api.expect([f"set table {USER_TABLE} key {key} data.gpt0 {server}" for key, server in users.items()])
     await api.close()
+    await push_users(peers_of(config)[config.local_peer], list(users.items()), table=USER_TABLE, local_peer=config.local_peer)
 
 
 class Told(msgspec.Struct, frozen=True):

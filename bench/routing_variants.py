@@ -1,7 +1,8 @@
 """The gateway's configuration part by part, from plain consistent hash of the raw id up to all of it.
 
 The whole is what `dataplane.gateway.config` renders; what is less is that text without the lines of a part, so that a part that
-is rendered otherwise tomorrow is measured as it then is, and one that is no longer found is an error.
+is rendered otherwise tomorrow is measured as it then is, and one that is no longer found is an error. Floors are consistent hash
+with what no configuration can do without, whose result is thrown away: what a goal asks below them, HAProxy cannot give.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dataplane.gateway.config import GatewayConfig, render
+from contract.keys import SLOTS as SLOT_COUNT
+from dataplane.gateway.config import FLEET, SLOT_TABLE, USER_TABLE, GatewayConfig, render
 from dataplane.gateway.servers import Server
 
 
@@ -50,19 +52,41 @@ LACKS: dict[str, tuple[Part, ...]] = {
     WHOLE: (),
 }
 
+FLOOR_KEY, FLOOR_USERS, FLOOR_WHOLE = (
+    "floor: consistent hash that names the instance, and the keyed hash for nothing",
+    "floor: consistent hash with the same headers, and a look-up among hot users for nothing",
+    "floor: consistent hash that names the instance, keyed hash and both look-ups for nothing",
+)
+_FOR_NOTHING = "  http-request set-var(txn.floor)"
+_USERS_FOR_NOTHING = f"{_FOR_NOTHING} var(txn.gr_key),table_gpt0({USER_TABLE})"
+_SLOTS_FOR_NOTHING = f"{_FOR_NOTHING} var(txn.gr_key),xxh32,mod({SLOT_COUNT}),table_gpt0({SLOT_TABLE})"
+
+#: Each floor: the variant that it adds to, whether it makes a user key, and its other rules.
+_FLOORS: dict[str, tuple[str, bool, tuple[str, ...]]] = {
+    FLOOR_KEY: (NAMED, True, ()),
+    FLOOR_USERS: (KEYED, False, (_USERS_FOR_NOTHING,)),
+    FLOOR_WHOLE: (NAMED, True, (_USERS_FOR_NOTHING, _SLOTS_FOR_NOTHING)),
+}
+FLOORS = tuple(_FLOORS)
+
 
 def variant(name: str, config: GatewayConfig, servers: Sequence[Server]) -> str:
-    """Return the configuration of a variant.
+    """Return the configuration of a variant or a floor.
 
     Raises
     ------
     ValueError
         When the rendered configuration has no line of a part that is to be left out.
     """
-    lines = render(config, tuple(servers)).splitlines()
-    for part in LACKS[name]:
+    whole = render(config, tuple(servers)).splitlines()
+    base, keyed, rules = _FLOORS.get(name, (name, False, ()))
+    lines = whole
+    for part in LACKS[base]:
         lines = _without(part, lines)
-    return "\n".join(lines) + "\n"
+    # Where the frontend ends its rules for requests; the rule of the key as the product has it.
+    at = next(number for number, line in enumerate(lines) if line == f"  default_backend {FLEET}")
+    key = [line for line in whole if "set-var(txn.gr_key)" in line and ",hmac(" in line] if keyed else []
+    return "\n".join([*lines[:at], *key, *rules, *lines[at:]]) + "\n"
 
 
 def _without(part: Part, lines: Sequence[str]) -> list[str]:

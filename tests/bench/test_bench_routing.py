@@ -15,10 +15,11 @@ from bench import routing_site
 from bench.report import Result, single
 from bench.routing import QUICK, measure, notes_of
 from bench.routing_agent import config_of
+from bench.routing_cost import SMALLER
 from bench.routing_page import page
 from bench.routing_rig import proxy
 from bench.routing_site import AFTER, BEFORE, RoutingSiteError, compiled, free_port, haproxy, instances, load
-from bench.routing_variants import KEYED, LACKS, OVERRIDES, PLAIN, WHOLE, Part, _without, variant
+from bench.routing_variants import FLOORS, KEYED, LACKS, NAMED, OVERRIDES, PLAIN, WHOLE, Part, _without, variant
 from bench.routing_world import ANYBODY, WHOEVER_IS_FIRST, Tables, crowd_of, name_of, owners, uid_of
 from dataplane.gateway.tables import want_of
 
@@ -120,6 +121,19 @@ def test_each_variant_lacks_just_its_parts_and_a_part_that_is_no_longer_there_is
         _without(Part("another", "no such line"), texts[WHOLE].splitlines())
 
 
+def test_a_floor_asks_for_nothing_that_the_whole_does_without_and_routes_by_plain_hash(tmp_path: Path) -> None:
+    servers = want_of(Tables({0: 8001, 1: 8002}).next()).servers
+    whole = variant(WHOLE, config_of(tmp_path, 9000), servers)
+    for floor, least in zip(FLOORS, (NAMED, KEYED, NAMED), strict=True):
+        base = variant(least, config_of(tmp_path, 9000), servers).splitlines()
+        more = [line for line in variant(floor, config_of(tmp_path, 9000), servers).splitlines() if line not in base]
+        assert more
+        for line in more:
+            rule, _, asked = line.partition(") ")
+            assert rule.startswith("  http-request set-var(")
+            assert asked.split(" if ")[0] in whole
+
+
 def test_a_table_without_an_instance_moves_its_users_alone(tmp_path: Path) -> None:
     crowd = crowd_of(tmp_path, hot=200, cold=100, instances=4, rng=np.random.default_rng(1))
     tables = Tables({number: 8000 + number for number in range(4)})
@@ -171,7 +185,7 @@ def test_a_whole_gateway_answers_by_its_tables_under_the_load(toys: list[int], t
 def test_every_part_has_its_cost_and_every_event_its_counts() -> None:
     found = {result.name: result for result in measure(QUICK, seed=1)}
     costs = [result for name, result in found.items() if name.startswith("CPU of HAProxy a request: ")]
-    assert len(costs) == len(LACKS) + 2
+    assert len(costs) == len(LACKS) + 2 + len(SMALLER) + len(FLOORS)
     assert [each.baseline is None for each in costs].count(True) == 1
     for event in ("update", "drain", "add", "kill -9", "restart of the agent"):
         counts = [each for name, each in found.items() if name.startswith(event) and each.goal == 0]
