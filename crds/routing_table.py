@@ -93,8 +93,8 @@ class GRRoutingTableStatus(ApiModel):
     """Number of the table; grows by one with each change."""
     published_at: Time | None = None
     """When this generation was published."""
-    key_id: Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9._-]*$")] | None = None
-    """Which pool key the user keys are hashed with; another id means a cold fleet."""
+    key_id: Annotated[str, Field(max_length=253, pattern=r"^[A-Za-z0-9._-]*$")] | None = None
+    """Which pool key the user keys are hashed with, the name of its Secret; another id means a cold fleet."""
     limits: TableLimits | None = None
     """What the RoutingPolicy asks of those who follow the table."""
     # Atomic: one writer and an order that means something; as a list map, what the API server notes of each row's owner would

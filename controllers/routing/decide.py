@@ -29,7 +29,6 @@ from policies.routing.warmup import FULL_WEIGHT_PERCENT
 
 WARMING_SECONDS = 10.0
 FIRST_LOOK_SECONDS = 5.0
-KEY_ID_LENGTH = 64
 YOUNG_SECONDS = 300.0
 """So long a new pool's caches count as cold: users move freely then, or a pool that fills slowly would stay lopsided."""
 
@@ -151,7 +150,7 @@ def _table_fields(seen: Observation, planned: TablePlan | None, now: datetime) -
         return old.get("generation"), old
     assert isinstance(seen.policy, Found)
     secret = seen.policy.spec.user_key_secret
-    key_id = secret.name[:KEY_ID_LENGTH] if secret is not None else ""
+    key_id = secret.name if secret is not None else ""
     instances = {each.metadata.name: each for each in seen.instances}
     fields = table_fields(planned.table, instances, key_id=key_id, policy=seen.policy.spec)
     if all(old.get(name) == value for name, value in fields.items()):

@@ -22,6 +22,8 @@ from crds import GRRoutingTable, RoutingPolicySpec
 from crds.instance import PolicySource
 from crds.reasons import check_condition
 from crds.routing_policy import BoundedLoad, Churn, HotUsers, SecretKey, Warmup
+from crds.routing_table import GRRoutingTableStatus
+from dataplane.edge import check_names
 
 
 def test_the_first_table_has_every_ready_instance_and_an_owner_for_every_slot() -> None:
@@ -234,11 +236,14 @@ def test_a_changed_address_is_published_though_no_user_moves() -> None:
     assert plan.table_status["movedPercent"] == "0"
 
 
-def test_the_table_names_the_key_that_users_are_hashed_with() -> None:
-    policy = Found(spec=RoutingPolicySpec(user_key_secret=SecretKey(name="pool-key")), name="x", source=PolicySource.POOL)
+@pytest.mark.parametrize("name", ["pool-key", "a." * 126 + "b"])
+def test_the_table_names_the_key_that_users_are_hashed_with_by_the_whole_name_of_its_secret(name: str) -> None:
+    policy = Found(spec=RoutingPolicySpec(user_key_secret=SecretKey(name=name)), name="x", source=PolicySource.POOL)
     plan = decide(observed(instance("a"), policy=policy), NOW)
     assert plan.table_status is not None
-    assert plan.table_status["keyId"] == "pool-key"
+    assert plan.table_status["keyId"] == name
+    assert GRRoutingTableStatus.model_validate({"keyId": name}).key_id == name
+    check_names(id_header="x-user-id", key_header=None, key_id=name)  # gateways and pickers are given the same
 
 
 @pytest.mark.parametrize(
