@@ -119,12 +119,18 @@ class Plan:
     interval_ms: float
 
     def decide(self, now_ms: float, observations: Sequence[FleetObservation]) -> list[int | None]:
+        return self.planned(now_ms, len(observations))
+
+    def planned(self, now_ms: float, instances: int) -> list[int | None]:
         window = min(round(now_ms / self.interval_ms), len(self.emb_bytes) - 1)
-        return [self.emb_bytes[window]] * len(observations)
+        return [self.emb_bytes[window]] * instances
 
 
 class Agents:
-    """Agents that see one sampled row in `THINNED`."""
+    """Agents that see one sampled row in `THINNED`; nothing that one says depends on what another one sees."""
+
+    rows_one_in = THINNED
+    one_by_one = True
 
     def __init__(
         self,
@@ -147,32 +153,28 @@ class Agents:
             users=users,
         )
 
-        self.acted: set[str] = set()  # layers around the network that ever changed what it said
+        self.acted: dict[int, set[str]] = {}  # by instance, layers around the network that ever changed what it said
+        self.reasons: dict[int, Counter[str]] = {}
 
     @property
     def interval_ms(self) -> float:
         return INTERVAL_MS
 
-    @property
-    def reasons(self) -> Counter[str]:
-        return self._agents.reasons
-
     def decide(self, now_ms: float, observations: Sequence[FleetObservation]) -> list[int | None]:
-        wanted = self._agents.decide(now_ms, [thinned(seen) for seen in observations])
+        wanted = self._agents.decide(now_ms, observations)
         for seen in observations:
-            guest = self._agents.last[seen.instance].guest
+            decision = self._agents.last[seen.instance]
+            self.reasons.setdefault(seen.instance, Counter())[decision.reason.value] += 1
+            acted, guest = self.acted.setdefault(seen.instance, set()), decision.guest
             if guest is not None:
                 marks = {"guard": bool(guest.outlier), "clamp": guest.clamped, "residual": guest.residual_points != 0.0}
-                self.acted.update(name for name, acts in marks.items() if acts)
+                acted.update(name for name, acts in marks.items() if acts)
         return wanted
 
-
-def thinned(seen: FleetObservation) -> FleetObservation:
-    """Return an observation with one sampled row in `THINNED`, chosen by its key."""
-    kept = seen.row_keys < np.uint64(2**64 // THINNED)
-    return replace(
-        seen, row_keys=seen.row_keys[kept], row_times_ms=seen.row_times_ms[kept], rows_one_in=seen.rows_one_in * THINNED
-    )
+    def words(self, instances: int) -> dict[str, Any]:
+        """Return how often the first so many instances gave each reason, and which layers ever acted in them."""
+        reasons = sum((self.reasons[number] for number in range(instances)), Counter())
+        return {"reasons": dict(reasons), "acted": sorted(set().union(*(self.acted[number] for number in range(instances))))}
 
 
 def unguarded(model: TrainedModel) -> TrainedModel:

@@ -11,8 +11,9 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from bench import allocator_rows as rows
 from bench import allocator_site as site
 from bench.allocator_rows import ROWS, Agents, Plan
-from bench.allocator_site import INSTANCES, START_UP_S, WINDOW_S, Episode
+from bench.allocator_site import FEWER, INSTANCES, START_UP_S, WINDOW_S, Episode
 from policies.allocation.model_file import TrainedModel, read_model
 from policies.allocation.path import kernel
 from simulator.fleet.allocation import UserCurves
@@ -67,6 +68,27 @@ class Task:
     episode: Episode
     keys: tuple[str, ...]
     model: bytes | None = None
+
+
+@dataclass
+class Played:
+    """The log of one traffic, made when it is first wanted, and what runs of it share."""
+
+    traffic: Episode
+    users: dict[int, UserCurves] = field(default_factory=dict)
+    _made: tuple[RequestLog, Any] | None = None
+
+    def whole(self) -> tuple[RequestLog, Any]:
+        """Return the requests of all instances, and how often what was cloned."""
+        if self._made is None:
+            log, manifest = self.traffic.whole()
+            self._made = log, manifest.to_json()["cloning"]
+        return self._made
+
+    def curves(self, instances: int) -> UserCurves:
+        """Return curves of users that are known of as many instances, or new ones."""
+        known = [curves for count, curves in self.users.items() if count >= instances and curves.complete]
+        return known[0] if known else self.users.setdefault(instances, UserCurves())
 
 
 @dataclass(frozen=True)
@@ -170,27 +192,35 @@ def runs_of(task: Task) -> list[str]:
     return list(dict.fromkeys(rows.same_run(key, blocking=blocking) for key in task.keys))
 
 
-def carry_out(task: Task, folder: Path) -> int:
+def carry_out_together(tasks: Sequence[Task], folder: Path) -> int:
+    """Run what is missing of tasks that have their traffic in common, those of most instances first; return how many runs."""
+    played = Played(tasks[0].episode)
+    return sum(carry_out(task, folder, played) for task in sorted(tasks, key=lambda task: -task.episode.instances))
+
+
+def carry_out(task: Task, folder: Path, played: Played | None = None) -> int:
     """Run what is missing of a task and keep it; return how many runs that were."""
     kept, model = Kept(folder), None if task.model is None else read_model(task.model)
     sha256 = None if model is None else rows.decisive(model)
     if not missing(task, kept, sha256):
         return 0
-    whole, manifest = task.episode.whole()
-    hindsight = _hindsight(task.episode, whole, kept, manifest.to_json()["cloning"])
+    played = played or Played(task.episode)
+    whole, cloning = played.whole()
+    hindsight = _hindsight(task.episode, whole, kept, cloning)
     todo = missing(task, kept, sha256)
     log = site.of_some_instances(whole, task.episode.instances)
-    users, done = UserCurves(), len(todo)
+    users, done = played.curves(task.episode.instances), len(todo)
     todo.sort(key=lambda key: key != "residual")  # it may stand for others
     while todo:
         key = todo.pop(0)
         if _parent and os.getppid() != _parent[0]:
             raise SystemExit("the command that asked for this is gone")
-        figures = _run(task.episode, key, log, hindsight, users=users, model=model)
-        kept.store(name_of(task.episode, key, sha256, hindsight), figures)
-        for other in set(rows.same_outcome(key, figures.get("acted", ()))) & set(todo):
-            kept.store(name_of(task.episode, other, sha256, hindsight), figures)
-            todo.remove(other)
+        for episode, figures in _run(task.episode, key, log, hindsight, users=users, model=model):
+            same = rows.same_outcome(key, figures.get("acted", ()))
+            for one in (key, *same):
+                kept.store(name_of(episode, one, sha256, hindsight), figures)
+            if episode == task.episode:
+                todo = [other for other in todo if other not in same]
     return done
 
 
@@ -246,7 +276,8 @@ def _hindsight(episode: Episode, whole: RequestLog, kept: Kept, cloning: Any) ->
 
 def _run(
     episode: Episode, key: str, log: RequestLog, hindsight: Figures, *, users: UserCurves, model: TrainedModel | None
-) -> Figures:
+) -> list[tuple[Episode, Figures]]:
+    """Run an episode; return its figures, and those of the same with fewer instances."""
     row, first = ROWS[key], 50
     policy: SplitPolicy
     if row.strategy is None:
@@ -264,10 +295,14 @@ def _run(
     result = simulate(log, episode.fleet(emb_percent=first), split=policy, seed=episode.seed)
     if isinstance(policy, Agents):
         users.complete = True
-    figures = figures_of(result, episode, wanted_percents=hindsight["plannedPercents"])
-    if isinstance(policy, Agents):
-        figures |= {"reasons": dict(policy.reasons), "acted": sorted(policy.acted)}
-    return {"of": [key, episode.regime, episode.seed, episode.refill, episode.noise, episode.shift], **figures}
+    found = []
+    for instances in (episode.instances, *(count for count in FEWER if count < episode.instances)):
+        part = replace(episode, instances=instances)
+        figures = figures_of(result, part, wanted_percents=hindsight["plannedPercents"])
+        if isinstance(policy, Agents):
+            figures |= policy.words(instances)
+        found.append((part, {"of": [key, part.regime, part.seed, part.refill, part.noise, part.shift], **figures}))
+    return found
 
 
 def figures_of(result: FleetResult, episode: Episode, *, wanted_percents: Sequence[int]) -> Figures:
@@ -275,25 +310,28 @@ def figures_of(result: FleetResult, episode: Episode, *, wanted_percents: Sequen
 
     Parameters
     ----------
+    episode : Episode
+        That of the run, or one with fewer instances: of the run, then, the first so many.
     wanted_percents : sequence of int
         The oracle's split of each window.
     """
-    arrival, latency = result.log.arrival_ms, result.latency_ms
+    mine = slice(None) if episode.instances == result.config.instances else result.instance < episode.instances
+    arrival, latency = result.log.arrival_ms[mine], result.latency_ms[mine]
     start_ms = 1000.0 * START_UP_S
-    late = arrival >= start_ms
-    window = (arrival // WINDOW_MS).astype(np.int64)
-    windows = int(window[-1]) + 1
-    p99 = [_p99(latency[window == number]) for number in range(windows)]
-    count = np.bincount(window, minlength=windows)
+    late = slice(int(np.searchsorted(arrival, start_ms, side="left")), None)
+    windows = int(arrival[-1] // WINDOW_MS) + 1
+    ends = np.searchsorted(arrival, WINDOW_MS * np.arange(windows + 1), side="left")
+    p99 = [_p99(latency[first:stop]) for first, stop in pairwise(ends.tolist())]
+    count = np.diff(ends)
     from_window = int(START_UP_S // WINDOW_S)
     weight = count[from_window:].astype(np.float64)
-    moves = [move for move in result.moves if move.at_ms >= start_ms]
+    moves = [move for move in result.moves if move.at_ms >= start_ms and move.instance < episode.instances]
     gib = sum(abs(move.to_emb_bytes - move.from_emb_bytes) for move in moves) / 2**30
     minutes = (episode.seconds - START_UP_S) / 60.0
-    share = _shares(result)
+    share = _shares(result)[:, : episode.instances]
     wanted = np.array(wanted_percents, dtype=np.float64)
-    ends = result.windows.window_ms * (np.arange(len(share)) + 0.5)
-    of = np.minimum((ends // WINDOW_MS).astype(np.int64), len(wanted) - 1)
+    middles = result.windows.window_ms * (np.arange(len(share)) + 0.5)
+    of = np.minimum((middles // WINDOW_MS).astype(np.int64), len(wanted) - 1)
     apart = np.abs(share - wanted[of][:, None]).mean(axis=1)
     return {
         "p99Ms": float(np.average(p99[from_window:], weights=weight)),
@@ -304,12 +342,14 @@ def figures_of(result: FleetResult, episode: Episode, *, wanted_percents: Sequen
         "startUpP99Ms": float(np.average(p99[:from_window], weights=count[:from_window])),
         "windowP99Ms": [round(value, 4) for value in p99],
         "windowEmbPercent": [round(float(share[of == number].mean()), 2) for number in range(windows)],
-        "apartPoints": float(apart[ends >= start_ms].mean()),
+        "apartPoints": float(apart[middles >= start_ms].mean()),
         "gibMoved": gib / episode.instances / minutes,
         "moves": len(moves),
-        "refillBytes": result.bytes_by_class["refill"],
-        "requests": int(late.sum()),
-        "busyPercent": 100.0 * float(result.service_ms[late].sum()) / (1000.0 * episode.seconds - start_ms) / episode.instances,
+        "requests": len(arrival) - late.start,
+        "busyPercent": 100.0
+        * float(result.service_ms[mine][late].sum())
+        / (1000.0 * episode.seconds - start_ms)
+        / episode.instances,
     }
 
 

@@ -39,8 +39,7 @@ ACCELERATOR = ServiceModel(
 POOL_BYTES = 48 << 30
 GRANULE_BYTES = 64 * MIB
 INSTANCES = 32
-SIMULATED = 4  # of them: instances do not see each other and are alike; hindsight looks at all
-FEW_SIMULATED = 2  # in the sweeps
+FEWER = (4, 8, 16)  # instances do not see each other: of a run of more, the first so many are a run of so many
 
 WINDOW_S = 30.0  # below it, the oracle says, a P99 is mostly noise
 START_UP_S = 90.0  # a minute until estimates are trusted, and half of one to get there
@@ -56,6 +55,7 @@ LOAD_PERCENT = 65.0
 LOAD_WITHIN = 0.25
 SLO_FACTOR = 1.25
 RULE_SEEDS = (900_001, 900_002)
+RULED = 4  # instances that the rate is found on
 _MOST_STEPS = 10
 _FIRST_RATES = {"steady": 130.0, "trend": 160.0, "burst": 128.0}  # where the search begins
 
@@ -116,7 +116,7 @@ class Episode:
     seed: int
     rate: float
     slo_ms: float
-    instances: int = SIMULATED
+    instances: int = INSTANCES
     refill: str = RefillMode.THROTTLED.value
     shift: str = ""
     noise: float = 0.0
@@ -124,6 +124,11 @@ class Episode:
     @property
     def seconds(self) -> float:
         return SECONDS[self.regime]
+
+    @property
+    def traffic(self) -> tuple[str, str, int, float, str]:
+        """What its requests follow from."""
+        return self.regime, self.part, self.seed, self.rate, self.shift
 
     def whole(self) -> tuple[RequestLog, Manifest]:
         """Return the requests of all instances of the fleet, and what of them is real."""
@@ -233,7 +238,7 @@ def _at_rate(regime: str, part: str, shift: str, rate: float) -> tuple[float, fl
     busy, planned = [], []
     for seed in RULE_SEEDS[:1] if shift else RULE_SEEDS:
         episode = Episode(regime=regime, part=part, seed=seed, rate=rate, slo_ms=100.0, shift=shift)
-        found = look(of_some_instances(episode.whole()[0], SIMULATED), episode)
+        found = look(of_some_instances(episode.whole()[0], RULED), replace(episode, instances=RULED))
         chosen, place = measured(found), static_place(found)
         busy.append(float(found.utilisation_percent[:, chosen, place].mean()))
         places = np.where(found.fleet.planned >= 0, found.fleet.planned, found.fleet.static)

@@ -5,6 +5,7 @@ estimates, foreign worlds) of fewer episodes with fewer simulated instances.
 """
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -19,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bench import allocator_runs as runs
 from bench.allocator_rows import ROWS
 from bench.allocator_runs import Kept, Task
-from bench.allocator_site import FEW_SIMULATED, REGIMES, SHIFTS, SIMULATED, Episode, Rules, rules_of
+from bench.allocator_site import INSTANCES, REGIMES, SHIFTS, Episode, Rules, rules_of
 from simulator.fleet.config import RefillMode
 from simulator.workloads.parts import Part
 
@@ -48,9 +49,9 @@ FULL = Size(
     part=Part.TEST,
     regimes=tuple(REGIMES),
     episodes=48,
-    swept=3,
-    simulated=SIMULATED,
-    few=FEW_SIMULATED,
+    swept=12,
+    simulated=INSTANCES,
+    few=4,
     shifts=tuple(name for name in SHIFTS if name),
     noises=NOISES,
     refills=(RefillMode.LAZY, RefillMode.BLOCKING),
@@ -167,13 +168,19 @@ def carry_out(tasks: Sequence[Task], folder: Path, *, workers: int, sha256: str 
         When a process was ended from outside.
     """
     kept = Kept(folder)
-    todo = [(task, len(runs.missing(task, kept, sha256))) for task in tasks]
-    todo = [(task, count) for task, count in todo if count]
-    total = sum(count for _, count in todo)
+    todo: dict[tuple[object, ...], list[Task]] = {}
+    counts: Counter[tuple[object, ...]] = Counter()
+    for task in tasks:
+        if count := len(runs.missing(task, kept, sha256)):
+            todo.setdefault(task.episode.traffic, []).append(task)
+            counts[task.episode.traffic] += count
+    total = counts.total()
     done = 0
     try:
         with _bar(total) as advance, _pool(workers) as pool:
-            futures: dict[Future[int], int] = {pool.submit(runs.carry_out, task, folder): count for task, count in todo}
+            futures: dict[Future[int], int] = {
+                pool.submit(runs.carry_out_together, same, folder): counts[traffic] for traffic, same in todo.items()
+            }
             for future in as_completed(futures):
                 done += future.result()
                 advance(futures[future])

@@ -152,15 +152,33 @@ def empty_requests(count: int, *, new: Callable[..., NDArray[Any]] = np.zeros) -
     )
 
 
-def constants_of(config: FleetConfig, log: RequestLog, tables: LawTables, level: Level, *, watched: bool) -> NDArray[np.int64]:
-    """Return the whole-number constants of a fleet; `watched` is whether a policy reads what an agent could measure."""
+def constants_of(
+    config: FleetConfig, log: RequestLog, tables: LawTables, level: Level, *, seen_one_in: int | None
+) -> NDArray[np.int64]:
+    """Return the whole-number constants of a fleet.
+
+    Parameters
+    ----------
+    seen_one_in : int or None
+        Of the rows that a level samples, one in so many is shown to the policy, a power of two; 0 for none, None when there is no
+        policy to read what an agent could measure.
+
+    Raises
+    ------
+    ValueError
+        When it is no power of two.
+    """
+    one_in = 0 if seen_one_in is None else seen_one_in
+    if one_in < 0 or one_in & (one_in - 1):
+        raise ValueError(f"split: one sampled row in {one_in} cannot be shown, only one in a power of two")
     out = np.zeros(state.FLEET_INTS, dtype=np.int64)
     out[state.PAGE_TOKENS], out[state.PAGE_BYTES] = config.page_tokens, config.page_bytes
     out[state.ROW_BYTES] = config.service.row_bytes
     out[state.ROWS_PER_TOKEN] = log.rows_per_token
     out[state.CELL_BYTES] = config.service.row_bytes * tables.one_in
     out[state.MODE] = _MODES.get(level, state.SOME_ROWS)
-    out[state.RECORD_ONE_IN] = RECORD_EVERY[level] if watched else -1
+    out[state.RECORD_ONE_IN] = -1 if seen_one_in is None else RECORD_EVERY[level] * (one_in > 0)
+    out[state.RECORD_SHIFT] = 65 - one_in.bit_length() if one_in > 1 else 0
     out[state.LAYERS] = config.service.layers
     out[state.POOL_BYTES] = config.pool_bytes
     out[state.BATCH_MOST] = 1 if config.batching is None else config.batching.max_requests

@@ -30,6 +30,7 @@ from simulator.fleet.state import (
     PAGES,
     RATIO,
     RECORD_ONE_IN,
+    RECORD_SHIFT,
     RELOAD_BYTES,
     REQUESTS,
     ROW_BYTES,
@@ -79,7 +80,7 @@ def rows_missed(
         wanted = floats[SAMPLE_CARRY] + asked * share
         count = int(wanted)
         floats[SAMPLE_CARRY] = wanted - count
-    missed = ring.look_up(count, stream, now_ms, law, laws, ints, rows, fleet[RECORD_ONE_IN])
+    missed = ring.look_up(count, stream, now_ms, law, laws, ints, rows, fleet[RECORD_ONE_IN], fleet[RECORD_SHIFT])
     floats[SAMPLES_TAKEN] += count
     passed = floats[SAMPLES_TAKEN] - rows.sampled_at[law]
     rows.sampled_at[law] = floats[SAMPLES_TAKEN]

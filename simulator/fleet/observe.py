@@ -1,6 +1,8 @@
 """What an agent beside an instance could have measured over one interval, read off the state of the simulation."""
 
+import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +31,26 @@ class Watched:
     fleet: NDArray[np.int64]
 
 
+class Asked(NamedTuple):
+    """Spread keys of the users and bytes of their histories, for every request of an instance in its order."""
+
+    keys: NDArray[np.uint64]
+    size_bytes: NDArray[np.float64]
+
+
+def asked_of(watched: Watched, instance: Instance) -> Asked:
+    """Return what all requests of an instance ask for, where they are known before the first is served."""
+    return _asked(watched, instance, slice(None))
+
+
+def _asked(watched: Watched, instance: Instance, places: slice) -> Asked:
+    requests = instance.requests
+    return Asked(
+        keys=mix64(requests.user[places].astype(np.uint64) + np.uint64(1)),
+        size_bytes=requests.history[places].astype(np.float64) * watched.config.service.kv_bytes_per_token,
+    )
+
+
 def observe(
     watched: Watched,
     instance: Instance,
@@ -36,12 +58,14 @@ def observe(
     places: slice,
     *,
     interval_ms: float,
+    asked: Asked | None = None,
 ) -> FleetObservation:
     """Return the observation of one instance over the requests at `places` of its order, and forget the row samples.
 
     Parameters
     ----------
     before : copies of the instance's whole numbers and floats at the start of the interval
+    asked : of all its requests, where known; it saves time
     """
     config, requests, fleet = watched.config, instance.requests, watched.fleet
     ints, floats = instance.ints, instance.floats
@@ -49,8 +73,11 @@ def observe(
     # Not a signal that came to nothing; where requests run together there are none, but some still wait.
     finished = requests.service_ms[places] > 0.0
     served = finished if config.batching is None else np.ones(len(finished), dtype=np.bool_)
-    latency_ms = requests.latency_ms[places][finished]
-    simulated = fleet[state.RECORD_ONE_IN] > 0
+    every = bool(served.all())
+    latency_ms = requests.latency_ms[places] if bool(finished.all()) else requests.latency_ms[places][finished]
+    users = _asked(watched, instance, places) if asked is None else Asked(asked.keys[places], asked.size_bytes[places])
+    times_ms = requests.arrival_ms[places]
+    simulated = fleet[state.MODE] != state.NO_ROWS
     samples = min(int(ints[state.SAMPLES]), SAMPLES_KEPT)
     rows = instance.rows
     seen = FleetObservation(
@@ -74,14 +101,14 @@ def observe(
         service_squared_ms2=float(more_ms[state.SERVICE_SQUARED]),
         emb_miss_ms=float(more_ms[state.EMB_MISS_MS]),
         kv_miss_ms=float(more_ms[state.KV_MISS_MS]),
-        p99_ms=float(np.percentile(latency_ms, 99.0)) if len(latency_ms) else None,
+        p99_ms=p99_of(latency_ms) if len(latency_ms) else None,
         rows_per_token=watched.log.rows_per_token,
         emb_row_bytes=config.service.row_bytes,
         kv_bytes_per_token=config.service.kv_bytes_per_token,
-        rows_one_in=max(1, int(fleet[state.RECORD_ONE_IN])) * watched.tables.one_in,
-        user_keys=mix64(requests.user[places][served].astype(np.uint64) + np.uint64(1)),
-        user_times_ms=requests.arrival_ms[places][served],
-        user_bytes=requests.history[places][served].astype(np.float64) * config.service.kv_bytes_per_token,
+        rows_one_in=_rows_one_in(watched),
+        user_keys=users.keys if every else users.keys[served],
+        user_times_ms=times_ms if every else times_ms[served],
+        user_bytes=users.size_bytes if every else users.size_bytes[served],
         row_keys=mix64(rows.sampled[:samples].astype(np.uint64) + np.uint64(1)),
         row_times_ms=rows.sampled_ms[:samples].copy(),
         row_samples_lost=int(ints[state.SAMPLES]) - samples,
@@ -89,6 +116,22 @@ def observe(
     )
     ints[state.SAMPLES] = 0
     return seen
+
+
+def p99_of(values: NDArray[np.float64]) -> float:
+    """Return the 99th percentile as `numpy.percentile` does, to the last digit; of a few hundred in a tenth of the time."""
+    place = 0.99 * (len(values) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(values) - 1)
+    ordered = np.partition(values, (below, above))
+    low, high, share = float(ordered[below]), float(ordered[above]), place - below
+    return high - (high - low) * (1.0 - share) if share >= 0.5 else low + (high - low) * share
+
+
+def _rows_one_in(watched: Watched) -> int:
+    shift = int(watched.fleet[state.RECORD_SHIFT])
+    shown = 1 << (64 - shift) if shift else 1
+    return max(1, int(watched.fleet[state.RECORD_ONE_IN])) * watched.tables.one_in * shown
 
 
 def _owed(watched: Watched, instance: Instance) -> int:

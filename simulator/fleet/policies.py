@@ -123,6 +123,33 @@ class ApartSplit(SplitPolicy, Protocol):
         ...
 
 
+class PlannedSplit(SplitPolicy, Protocol):
+    """A policy that looks at nothing, so that nothing is observed for it; `decide` is not asked."""
+
+    def planned(self, now_ms: float, instances: int) -> list[int | None]:
+        """Return the EMB bytes wanted for each of so many instances; None leaves it as it is."""
+        ...
+
+
+class ModestSplit(SplitPolicy, Protocol):
+    """A policy that is content with some of the sampled rows, and with one instance after the other."""
+
+    @property
+    def rows_one_in(self) -> int:
+        """Of the rows that the fleet samples it wants to see one in so many, a power of two; 1 where it does not say."""
+        ...
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether it may be asked about all of an instance's time before it is asked about the next; no where it does not say."""
+        ...
+
+
+def rows_shown(policy: SplitPolicy) -> int:
+    """Return of how many sampled rows a policy sees one; 0 for none."""
+    return 0 if hasattr(policy, "planned") else int(getattr(policy, "rows_one_in", 1))
+
+
 @dataclass(frozen=True)
 class FixedSplit:
     """Holds the split that the fleet was configured with."""

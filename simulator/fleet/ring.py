@@ -120,6 +120,13 @@ def touch_one(ints: NDArray[np.int64], rows: Rows, cell: int) -> bool:
 
 
 @lean
+def _noted(cell: int, one_in: int, shift: int) -> bool:
+    if one_in > 1 and mix(np.uint64(cell)) % np.uint64(one_in) != np.uint64(0):
+        return False
+    return bool(shift == 0 or mix(np.uint64(cell + 1)) >> np.uint64(shift) == np.uint64(0))
+
+
+@lean
 def look_up(
     count: int,
     stream: np.uint64,
@@ -129,14 +136,19 @@ def look_up(
     ints: NDArray[np.int64],
     rows: Rows,
     record_one_in: int,
+    record_shift: int,
 ) -> int:
-    """Draw and touch the rows of one request, note one cell in `record_one_in` (none below 1), and return the misses."""
+    """Draw and touch the rows of one request and return the misses.
+
+    One cell in `record_one_in` is noted (none below 1), and of these, unless the shift is 0, those whose spread number has no
+    bits from `record_shift` on.
+    """
     misses = 0
     for _ in range(count):
         stream += GOLDEN
         cell = cell_of(mix(stream), now_ms, law, laws)
         misses += touch_one(ints, rows, cell)
-        if record_one_in > 0 and mix(np.uint64(cell)) % np.uint64(record_one_in) == np.uint64(0):
+        if record_one_in > 0 and _noted(cell, record_one_in, record_shift):
             place = ints[SAMPLES]
             if place < len(rows.sampled):
                 rows.sampled[place] = cell

@@ -263,13 +263,15 @@ class Routed(Running):
         """Let the split policy decide for those that are there; return the counters of now."""
         there = [host for host in self.hosts if self.lives[host.instance.number].serves(now_ms)]
         seen = []
-        for host in there:
+        planned = getattr(split, "planned", None)
+        for host in there if planned is None else ():
             arrival_ms = host.instance.requests.arrival_ms[: host.count]
             first = int(np.searchsorted(arrival_ms, now_ms - split.interval_ms, side="left"))
             places = slice(first, host.count)
             seen.append(observe(watched, host.instance, last[host.instance.number], places, interval_ms=split.interval_ms))
         copies = [(host.instance.ints.copy(), host.instance.floats.copy()) for host in self.hosts]
-        for host, emb_bytes in zip(there, split.decide(now_ms, seen), strict=True):
+        wanted = split.decide(now_ms, seen) if planned is None else planned(now_ms, len(there))
+        for host, emb_bytes in zip(there, wanted, strict=True):
             self.move(host.instance, host.count, emb_bytes, now_ms)
         return copies
 

@@ -23,8 +23,8 @@ from simulator.fleet.build import Instance, Placement, WarmUsers, constants_of, 
 from simulator.fleet.columns import scatter, scatter_lower
 from simulator.fleet.config import FleetConfig, Level
 from simulator.fleet.laws import law_tables
-from simulator.fleet.observe import Watched, observe
-from simulator.fleet.policies import ApartSplit, FixedSplit, SplitPolicy
+from simulator.fleet.observe import Watched, asked_of, observe
+from simulator.fleet.policies import ApartSplit, FixedSplit, FleetObservation, SplitPolicy, rows_shown
 from simulator.fleet.processes import in_processes, shared
 from simulator.fleet.result import FleetResult
 from simulator.fleet.routed import Routed, checked_lives
@@ -124,7 +124,7 @@ def simulate(
         "seed": seed,
         "tables": tables,
         "physics": fleet_floats(config),
-        "fleet": constants_of(config, log, tables, level, watched=watched),
+        "fleet": constants_of(config, log, tables, level, seen_one_in=rows_shown(policy) if watched else None),
         "ends": ends,
         "progress": progress or _silent,
     }
@@ -138,6 +138,7 @@ def simulate(
     owners = even_slots(config.instances) if routing is None else cast(Sequence[int], routing)
     placement = placed(served, owners, instances=config.instances, warm=warm)
     together = events is not None or (watched and not getattr(policy, "apart", False))
+    one_by_one = not together or (events is None and getattr(policy, "one_by_one", False))
     workers = 1 if together else min(workers, config.instances)
     new: Callable[..., NDArray[Any]] = np.zeros if workers == 1 else shared
     run = _Placed(
@@ -150,6 +151,8 @@ def simulate(
     )
     if not watched:
         run.straight(workers)
+    elif workers == 1 and one_by_one:
+        run.one_by_one(policy)
     elif workers == 1:
         run.steered(policy, range(config.instances))
     else:
@@ -226,14 +229,23 @@ class _Placed(Running):
                 moves, notes = pickle.loads((Path(folder) / str(number)).read_bytes())
                 self.moves += moves
                 policy.join(notes)
+        self._sort_moves()
+
+    def one_by_one(self, policy: SplitPolicy) -> None:
+        """Run each instance from its first decision to its last: its state stays in the processor's caches."""
+        for number in range(self.config.instances):
+            self.steered(policy, [number])
+        self._sort_moves()
+
+    def _sort_moves(self) -> None:
         self.moves.sort(key=lambda move: (move.at_ms, move.instance))
 
     def steered(self, policy: SplitPolicy, numbers: Sequence[int], *, quiet: bool = False) -> None:
         """Run some instances from one decision to the next."""
         instances = [self._begin(number) for number in numbers]
         stops = [self._stops(instance) for instance in instances]
-        watched = Watched(log=self.log, config=self.config, tables=self.tables, fleet=self.fleet)
-        before = [(instance.ints.copy(), instance.floats.copy()) for instance in instances]
+        planned: Callable[[float, int], list[int | None]] | None = getattr(policy, "planned", None)
+        look = self._looking(instances, stops, policy.interval_ms)
         for step, end in enumerate(self.ends.tolist()):
             for instance, places in zip(instances, stops, strict=True):
                 self._serve(instance, int(places[step]), int(places[step + 1]), step)
@@ -241,16 +253,31 @@ class _Placed(Running):
             if not quiet:
                 self.tell()
             if step + 1 < len(self.ends):
-                seen = [
-                    observe(watched, i, old, slice(int(p[step]), int(p[step + 1])), interval_ms=policy.interval_ms)
-                    for i, old, p in zip(instances, before, stops, strict=True)
-                ]
-                before = [(instance.ints.copy(), instance.floats.copy()) for instance in instances]
-                wanted = policy.decide(end, seen)
+                wanted = policy.decide(end, look(step)) if planned is None else planned(end, len(instances))
                 for instance, places, emb_bytes in zip(instances, stops, wanted, strict=True):
                     self.move(instance, int(places[step + 1]), emb_bytes, end)
         for instance in instances:
             self.end(instance)
+
+    def _looking(
+        self, instances: Sequence[Instance], stops: Sequence[Sequence[int]], interval_ms: float
+    ) -> Callable[[int], list[FleetObservation]]:
+        """Return what observes all of some instances over a step, one step after the other."""
+        watched = Watched(log=self.log, config=self.config, tables=self.tables, fleet=self.fleet)
+        asked = [asked_of(watched, instance) for instance in instances]
+        before = [(instance.ints.copy(), instance.floats.copy()) for instance in instances]
+
+        def look(step: int) -> list[FleetObservation]:
+            seen = [
+                observe(
+                    watched, instance, before[number], slice(places[step], places[step + 1]), interval_ms=interval_ms, asked=mine
+                )
+                for number, (instance, places, mine) in enumerate(zip(instances, stops, asked, strict=True))
+            ]
+            before[:] = [(instance.ints.copy(), instance.floats.copy()) for instance in instances]
+            return seen
+
+        return look
 
     def result(self, *, window_ms: float, measured_from_ms: float) -> FleetResult:
         """Put the outcome together."""

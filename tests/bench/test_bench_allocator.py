@@ -1,6 +1,8 @@
 """The allocation study: its rules, its rows, its arithmetic, and that it goes on where a killed run was."""
 
 import json
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,14 +13,16 @@ from bench import allocator_figures as figures
 from bench import allocator_rows as rows
 from bench import allocator_runs as runs
 from bench import allocator_site as site
-from bench.allocator_rows import ROWS, Disturbed, Plan, stretched, thinned, unguarded
+from bench.allocator_rows import ROWS, Disturbed, Plan, stretched, unguarded
 from bench.allocator_runs import Kept, Task
 from bench.allocator_site import Episode, Shift, of_some_instances, shifted
 from policies.allocation.examples import example_inputs
 from policies.allocation.features import FEATURE_SPEC
 from policies.allocation.model_file import SHAPES, Header, Origin, TrainedModel, read_model, write_model
 from policies.allocation.types import Strategy
+from simulator.fleet.allocation import UserCurves
 from simulator.fleet.policies import FleetObservation
+from simulator.fleet.run import simulate
 from simulator.workloads.parts import Part
 from simulator.workloads.regimes import steady
 from simulator.workloads.traffic import Traffic
@@ -27,10 +31,14 @@ AN_EPISODE = Episode(regime="steady", part="validation", seed=1, rate=20.0, slo_
 
 
 def a_model() -> TrainedModel:
+    return read_model(a_model_file())
+
+
+def a_model_file() -> bytes:
     rng = np.random.default_rng(3)
     arrays = {name: (0.1 * rng.standard_normal(shape)).astype(np.float32) for name, shape in SHAPES.items()}
     arrays |= {"scale": np.ones(31, np.float32), "low": -np.ones(31, np.float32), "high": np.ones(31, np.float32)}
-    return read_model(write_model(arrays, Header(format=1, feature_spec=FEATURE_SPEC, max_step_percent=10.0)))
+    return write_model(arrays, Header(format=1, feature_spec=FEATURE_SPEC, max_step_percent=10.0))
 
 
 def an_observation(row_keys: np.ndarray) -> FleetObservation:
@@ -68,11 +76,23 @@ def test_a_plan_names_the_split_of_the_window_that_begins() -> None:
     assert [plan.decide(at, [one]) for at in (1000.0, 2000.0, 9000.0)] == [[20], [30], [30]]
 
 
-def test_agents_see_one_sampled_row_in_sixteen_and_know_it() -> None:
-    keys = np.random.default_rng(1).integers(1 << 63, size=8000, dtype=np.uint64) * np.uint64(2)
-    seen = thinned(an_observation(keys))
-    assert len(seen.row_keys) == len(seen.row_times_ms) == pytest.approx(8000 / 16, rel=0.15)
-    assert seen.rows_one_in == 256 * 16
+def test_agents_see_one_sampled_row_in_sixteen_and_know_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[FleetObservation] = []
+
+    class Seen(rows.AgentSplit):
+        def decide(self, now_ms: float, observations: Sequence[FleetObservation]) -> list[int | None]:
+            seen.extend(observations)
+            return super().decide(now_ms, observations)
+
+    monkeypatch.setattr(rows, "AgentSplit", Seen)
+    agents = rows.Agents(ROWS["anchor"], model=None, blocking=False, users=UserCurves())
+    log, _ = steady(Traffic(seed=1, duration_s=10.0, requests_per_second=40.0, instances=2, part=Part.VALIDATION))
+    simulate(log, replace(AN_EPISODE, instances=2).fleet(), split=agents, seed=1)
+    assert {one.rows_one_in for one in seen} == {256 * 16}
+    keys = np.concatenate([one.row_keys for one in seen])
+    assert len(keys) > 50
+    assert keys.max() < 2**64 // 16
+    assert agents.words(2)["reasons"] == dict(Counter(d for one in agents.reasons.values() for d in one.elements()))
 
 
 def test_each_learned_row_adds_one_layer_to_the_one_before() -> None:
@@ -189,6 +209,34 @@ def test_recovery_changes_no_intent_but_for_freezes_of_blocking_refill() -> None
     one, other = (ROWS[key].intent(model=model, blocking=False) for key in ("residual", "recovery"))
     assert one.learned == other.learned
     assert {name for name in one.__struct_fields__ if getattr(one, name) != getattr(other, name)} == {"recovery"}
+
+
+def test_a_run_is_a_run_of_fewer_instances_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site, "SECONDS", {"steady": 150.0})
+    monkeypatch.setattr(runs, "FEWER", (1, 2))
+    many = Task(
+        episode=replace(AN_EPISODE, rate=5.0, instances=3), keys=("static-best", "anchor", "clamped"), model=a_model_file()
+    )
+    few = replace(many, episode=replace(many.episode, instances=2))
+    runs.carry_out(many, tmp_path / "many")
+    assert runs.carry_out(few, tmp_path / "many") == 0
+    runs.carry_out(few, tmp_path / "few")
+    weights = rows.decisive(read_model(a_model_file()))
+    from_many, alone = (runs.results(few, tmp_path / name, weights) for name in ("many", "few"))
+    assert from_many == alone
+
+
+def test_tasks_of_one_traffic_share_their_log_and_what_it_tells_of_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Episode] = []
+    whole = Episode.whole
+    monkeypatch.setattr(Episode, "whole", lambda self: made.append(self) or whole(self))
+    main = Task(episode=replace(AN_EPISODE, rate=5.0, instances=2), keys=("anchor",))
+    tasks = [replace(main, episode=replace(main.episode, instances=1, noise=noise)) for noise in (0.2, 0.4)]
+    assert runs.carry_out_together([tasks[0], main, tasks[1]], tmp_path / "together") == 3
+    assert len(made) == 1
+    for task in (main, *tasks):
+        runs.carry_out(task, tmp_path / "alone")
+        assert runs.results(task, tmp_path / "together", None) == runs.results(task, tmp_path / "alone", None)
 
 
 def test_half_written_figures_are_as_good_as_none(tmp_path: Path) -> None:
