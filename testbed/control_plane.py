@@ -26,6 +26,7 @@ import httpx
 
 from testbed import components, credentials, processes, state
 from testbed.binaries import Binaries, ensure_binaries
+from testbed.kubectl import environment_of, run_kubectl
 from testbed.ports import ReservedPort, wait_for_listener
 from testbed.versions import CONTROL_PLANE_PROGRAMS
 
@@ -34,10 +35,6 @@ API_SERVER, CONTROLLER_MANAGER, ETCD = "kube-apiserver", "kube-controller-manage
 
 class ControlPlaneError(RuntimeError):
     """A component did not start or ended; the message carries the end of its log."""
-
-
-class KubectlError(RuntimeError):
-    """kubectl ended with an error; the message carries the command and what it wrote to standard error."""
 
 
 class ControlPlane:
@@ -321,29 +318,15 @@ class ControlPlane:
 
         Raises
         ------
-        KubectlError
+        testbed.kubectl.KubectlError
             It failed and `check` is true.
         subprocess.TimeoutExpired
             It took too long.
         """
-        environment = {
-            **os.environ,
-            "KUBECONFIG": str(kubeconfig or self.kubeconfig),
-            "KUBECACHEDIR": str(self.directory / "kubectl-cache"),
-        }
-        done = subprocess.run(
-            [str(self.binaries["kubectl"]), *args],
-            input=input,
-            stdin=subprocess.DEVNULL if input is None else None,
-            text=True,
-            capture_output=True,
-            env=environment,
-            timeout=timeout_seconds,
-            check=False,
+        environment = environment_of(kubeconfig or self.kubeconfig, directory=self.directory)
+        return run_kubectl(
+            self.binaries["kubectl"], args, environment=environment, input=input, check=check, timeout_seconds=timeout_seconds
         )
-        if check and done.returncode != 0:
-            raise KubectlError(f"kubectl {' '.join(args)} ended with code {done.returncode}: {done.stderr.strip()}")
-        return done
 
     def service_account_kubeconfig(self, namespace: str, name: str, *, valid_seconds: int = 86_400) -> Path:
         """Kubeconfig with a fresh token of a ServiceAccount, which must exist; its namespace is the default one.

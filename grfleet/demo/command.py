@@ -32,8 +32,9 @@ def demo(
     from grfleet.demo.fleet import DemoFailed
     from simulator.traces import TraceError
     from testbed.binaries import BinariesMissingError
-    from testbed.control_plane import ControlPlaneError, KubectlError
+    from testbed.control_plane import ControlPlaneError
     from testbed.debian import DebianError
+    from testbed.kubectl import KubectlError
 
     console = orchestrate.console_of()
     options = orchestrate.DemoOptions(

@@ -25,6 +25,7 @@ from testbed.binaries import Binaries, BinariesMissingError, ensure_binaries, fi
 from testbed.control_plane import ControlPlane
 from testbed.credentials import NODE_NAME
 from testbed.debian import DebianError, Tree, ensure_debian_tree, find_debian_tree
+from testbed.kubectl import environment_of
 from testbed.node import configuration, objects
 from testbed.node.namespaces import Namespaces, NodeError, may_make_namespaces
 from testbed.node.pods import container_id, port_forward
@@ -279,7 +280,7 @@ class LocalCluster:
             target,
             port,
             namespace=namespace,
-            environment={**os.environ, "KUBECONFIG": str(self.kubeconfig), "KUBECACHEDIR": str(self.directory / "kubectl-cache")},
+            environment=environment_of(self.kubeconfig, directory=self.directory),
             logs=self.directory / "logs",
             record=self.plane.adopt,
         ) as url:

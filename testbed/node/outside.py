@@ -21,7 +21,7 @@ from typing import Self
 
 from testbed import processes, state
 from testbed.binaries import find_binaries
-from testbed.control_plane import KubectlError
+from testbed.kubectl import environment_of, run_kubectl
 from testbed.node.namespaces import NodeError
 from testbed.node.pods import port_forward
 
@@ -134,7 +134,7 @@ class OutsideCluster:
 
     @property
     def _environment(self) -> dict[str, str]:
-        return {**os.environ, "KUBECONFIG": str(self.kubeconfig), "KUBECACHEDIR": str(self.directory / "kubectl-cache")}
+        return environment_of(self.kubeconfig, directory=self.directory)
 
     def kubectl(
         self, *args: str, input: str | None = None, check: bool = True, timeout_seconds: float = 120
@@ -143,24 +143,15 @@ class OutsideCluster:
 
         Raises
         ------
-        KubectlError
+        testbed.kubectl.KubectlError
             It failed and `check` is true.
         subprocess.TimeoutExpired
             It took too long.
         """
-        done = subprocess.run(
-            [str(self._kubectl), *args],
-            input=input,
-            stdin=subprocess.DEVNULL if input is None else None,
-            text=True,
-            capture_output=True,
-            env=self._environment,
-            timeout=timeout_seconds,
-            check=False,
+        assert self._kubectl is not None, "create() comes first"
+        return run_kubectl(
+            self._kubectl, args, environment=self._environment, input=input, check=check, timeout_seconds=timeout_seconds
         )
-        if check and done.returncode != 0:
-            raise KubectlError(f"kubectl {' '.join(args)} ended with code {done.returncode}: {done.stderr.strip()}")
-        return done
 
     @contextlib.contextmanager
     def reach(self, target: str, port: int, *, namespace: str = "default") -> Iterator[str]:

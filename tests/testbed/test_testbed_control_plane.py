@@ -8,7 +8,8 @@ import httpx
 import pytest
 
 from testbed.binaries import Binaries
-from testbed.control_plane import ControlPlane, ControlPlaneError, KubectlError
+from testbed.control_plane import ControlPlane, ControlPlaneError
+from testbed.kubectl import KubectlError
 from testbed.patience import eventually
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from testbed.control_plane import KubectlError
 from testbed.images import product
+from testbed.kubectl import KubectlError
 from testbed.node.cluster import LocalCluster
 from testbed.node.namespaces import NodeError
 from testbed.node.runtime import BASE_IMAGE

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from testbed import state
-from testbed.control_plane import ControlPlane, KubectlError
+from testbed.control_plane import ControlPlane
+from testbed.kubectl import KubectlError
 from testbed.node import current_cluster, kind_cluster
 from testbed.node.current_cluster import CurrentCluster
 from testbed.node.kind_cluster import KindCluster
