@@ -25,6 +25,7 @@ from dataplane.edge import ConfigError
 from dataplane.follow import TableSource, source_of
 from dataplane.gateway.agent import GatewayAgent
 from dataplane.gateway.config import HAPROXY_ENVIRONMENT, GatewayConfig, validate
+from dataplane.gateway.folder import alone_in
 from dataplane.gateway.health import route_of
 from dataplane.gateway.resolve import HostBook, system_lookup
 from dataplane.gateway.runtime_api import RuntimeApi, RuntimeUnavailable, process_of
@@ -58,7 +59,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     if options.render_only:
         return asyncio.run(_render(agent, source))
-    return asyncio.run(_run(agent, source, options, hot_users))
+    try:
+        with alone_in(config.directory):
+            return asyncio.run(_run(agent, source, options, hot_users))
+    except CannotListen as error:
+        sys.stderr.write(f"grfleet-gateway: {error}\n")
+        return 2
 
 
 async def first_files(agent: GatewayAgent, source: TableSource) -> None:

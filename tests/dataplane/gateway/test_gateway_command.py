@@ -76,6 +76,9 @@ async def test_a_haproxy_that_a_killed_agent_left_behind_serves_on_and_is_reliev
     first = await start("dataplane.gateway.main", arguments, log=short_folder / "gateway.log")
     api = RuntimeApi(short_folder / "g" / "haproxy.sock")
     left = await process_of(api)
+    code, _, said = await _run(*arguments, "--health-bind", "127.0.0.1:0")
+    assert (code, "another grfleet-gateway is at work here" in said) == (2, True)
+    assert await process_of(api) == left, "and it has ended nobody's haproxy"
     await first.kill()
     caller = Caller(port)
     assert (await caller.get({"x-user-id": "u-1"})).me == "a"

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import errno
+import fcntl
 import random
 import shutil
 from collections.abc import Callable
@@ -13,9 +15,11 @@ import pytest
 from gateway_world import Gateway, row, table, until
 
 from contract.errors import ProtocolViolation
+from contract.sockets import CannotListen
 from dataplane.edge import follow_tables
 from dataplane.follow import source_of, table_from
 from dataplane.gateway.agent import GatewayAgent
+from dataplane.gateway.folder import alone_in
 from dataplane.gateway.main import follow_key, log
 
 
@@ -100,3 +104,19 @@ async def test_a_document_as_deep_as_a_well_is_refused_and_the_next_one_found(ra
     async with asyncio.timeout(10), contextlib.aclosing(source.tables()) as tables:
         assert (await anext(tables)).table.generation == 1
     assert len(problems) == 1
+
+
+def test_a_folder_is_one_agents_until_it_leaves_and_one_that_cannot_be_locked_is_anybodys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with alone_in(tmp_path), pytest.raises(CannotListen, match="another grfleet-gateway"), alone_in(tmp_path):
+        pass
+    with alone_in(tmp_path):
+        pass
+
+    def without(*_: object) -> None:
+        raise OSError(errno.ENOTSUP, "no locks here")
+
+    monkeypatch.setattr(fcntl, "flock", without)
+    with alone_in(tmp_path), alone_in(tmp_path):
+        pass
