@@ -19,6 +19,7 @@ from dataplane.gateway.config import USER_TABLE, GatewayConfig, mark_of, peers_o
 from dataplane.gateway.draining import Draining
 from dataplane.gateway.files import Files
 from dataplane.gateway.held import read_held
+from dataplane.gateway.kept import Kept
 from dataplane.gateway.metrics import GatewayCounts, GatewayView
 from dataplane.gateway.peer_push import push_users
 from dataplane.gateway.runtime_api import CommandRefused, RuntimeApi, RuntimeUnavailable, reload_haproxy
@@ -56,11 +57,15 @@ class GatewayAgent:
         How often servers and slots, and the hot-user table, are read from HAProxy although nothing hints at a difference.
     keep_users
         Leave the hot users that HAProxy holds until `set_users` says better: an agent that starts again moves nobody.
+    source
+        Where tables come from; one of another source is not taken from disk.
 
     Attributes
     ----------
     files
         What HAProxy starts from.
+    source
+        As it was given.
     """
 
     def __init__(
@@ -72,6 +77,7 @@ class GatewayAgent:
         compare_s: float = 2.0,
         reread_s: float = 60.0,
         keep_users: bool = False,
+        source: str = "",
     ) -> None:
         self.config = config
         self.counts, self.tables = GatewayCounts(), TablesSeen(monotonic_s)
@@ -83,6 +89,7 @@ class GatewayAgent:
         self._reread_s = reread_s
         self._table: RoutingTable | None = None
         self._lineage = 0
+        self._uid, self.source = "", source
         self._users: HotUsers | None = None if keep_users else HotUsers({})
         self._addresses: Mapping[str, str] = {}
         self._want: Want | None = None
@@ -147,7 +154,7 @@ class GatewayAgent:
             return False
         for row in want.refused:
             log.warning("an instance is left out", extra={"instance": row.name, "why": row.reason})
-        self._table, self._lineage = table, lineage
+        self._table, self._lineage, self._uid = table, lineage, uid
         if table.instances:  # a tombstone says nothing of them
             self._go_over_to(replace(self.config, said=limits_of(table)))
         self._set(want)
@@ -163,7 +170,7 @@ class GatewayAgent:
             When it is none, or cannot be written; the one in force stays.
         """
         config = replace(config, said=self.config.said)
-        self.files.write(config, self._servers())
+        self.files.write(config, self._servers(), self._kept())
         self._go_over_to(config)
         self._work.set()
 
@@ -188,6 +195,11 @@ class GatewayAgent:
         if self._table is not None:
             self._set(self._want_of(self._table, self._lineage))
             self.write_files()
+
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        """Addresses of host names in force."""
+        return self._addresses
 
     @property
     def hosts(self) -> frozenset[str]:
@@ -231,7 +243,12 @@ class GatewayAgent:
 
     def write_files(self) -> None:
         """Write haproxy.cfg and the maps as of the table in force; what cannot be written is `files.problem`, and tried again."""
-        self.files.try_to_write(self.config, self._servers())
+        self.files.try_to_write(self.config, self._servers(), self._kept())
+
+    def _kept(self) -> Kept | None:
+        if self._table is None:
+            return None
+        return Kept(table=self._table, uid=self._uid, source=self.source, addresses=self._addresses)
 
     def _servers(self) -> tuple[Server, ...]:
         return self._want.servers if self._want is not None else ()

@@ -1,4 +1,4 @@
-"""The files from which a HAProxy starts: its configuration and its maps, as of the table in force.
+"""The files from which a HAProxy starts, its configuration and its maps, as of the table in force; and that table for its agent.
 
 A HAProxy that runs is told of tables by its runtime API, so a disk that is full or read-only costs the next start its knowledge
 of the table and nothing else: it is said, and tried again.
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dataplane.gateway.config import GatewayConfig, render, render_maps
+from dataplane.gateway.kept import TABLE_FILE, Kept
 from dataplane.gateway.servers import Server
 
 log = logging.getLogger("grfleet.gateway")
@@ -35,8 +36,8 @@ class Files:
         self._monotonic_s = monotonic_s
         self._tried_s = -1e9
 
-    def write(self, config: GatewayConfig, servers: tuple[Server, ...]) -> None:
-        """Write haproxy.cfg and the maps, each in one step and for the owner's eyes only.
+    def write(self, config: GatewayConfig, servers: tuple[Server, ...], kept: Kept | None) -> None:
+        """Write haproxy.cfg, the maps and the table, if there is one, each in one step and for the owner's eyes only.
 
         Raises
         ------
@@ -47,15 +48,17 @@ class Files:
         """
         text = render(config, servers)
         for path, entries in zip(config.map_paths, render_maps(servers), strict=True):
-            _write(path, entries)
-        _write(config.directory / "haproxy.cfg", text)
+            _write(path, entries.encode())
+        _write(config.directory / "haproxy.cfg", text.encode())
+        if kept is not None:
+            _write(config.directory / TABLE_FILE, kept.encoded())
         self.written, self.problem = True, ""
 
-    def try_to_write(self, config: GatewayConfig, servers: tuple[Server, ...]) -> None:
+    def try_to_write(self, config: GatewayConfig, servers: tuple[Server, ...], kept: Kept | None) -> None:
         """Write them; what the disk does not take is said once, and stays a `problem`."""
         self._tried_s = self._monotonic_s()
         try:
-            self.write(config, servers)
+            self.write(config, servers, kept)
         except OSError as error:
             if str(error) != self.problem:
                 log.error("haproxy's files cannot be written; its next start would miss them", extra={"error": str(error)[:400]})
@@ -67,8 +70,8 @@ class Files:
         return bool(self.problem) and self._monotonic_s() - self._tried_s >= _AGAIN_S
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, content: bytes) -> None:
     part = path.with_name(f".{path.name}.part")
-    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(text)
+    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(content)
     part.replace(path)

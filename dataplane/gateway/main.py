@@ -27,6 +27,7 @@ from dataplane.gateway.agent import GatewayAgent
 from dataplane.gateway.config import HAPROXY_ENVIRONMENT, GatewayConfig, validate
 from dataplane.gateway.folder import alone_in
 from dataplane.gateway.health import route_of
+from dataplane.gateway.kept import kept_in
 from dataplane.gateway.resolve import HostBook, system_lookup
 from dataplane.gateway.runtime_api import RuntimeApi, RuntimeUnavailable, process_of
 from dataplane.hot_users import flags as hot_users_flags
@@ -49,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ConfigError(f"--run-haproxy {options.run_haproxy!r}: there is no such program")
         config = _config(options)
         validate(config)
-        agent = GatewayAgent(config, monotonic_s=time.monotonic, keep_users=options.agents is not None)
+        agent = GatewayAgent(config, monotonic_s=time.monotonic, keep_users=options.agents is not None, source=options.table)
         hot_users = hot_users_flags.loop_of(options, agent, config)
         config.directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # who may call the socket of the peers may set tables
         # Randomness only spreads pauses.
@@ -68,7 +69,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def first_files(agent: GatewayAgent, source: TableSource) -> None:
-    """Write the files for HAProxy's start with the first table, if one comes soon; else keep those that a start before left."""
+    """Write the files for HAProxy's start, with the first table if one comes soon, else with the one that a start before kept.
+
+    Without either, those that lie there stay as they are: they may have servers.
+    """
     try:
         async with asyncio.timeout(_FIRST_TABLE_S):
             async for published in source.tables():
@@ -76,8 +80,12 @@ async def first_files(agent: GatewayAgent, source: TableSource) -> None:
                 if agent.generation >= 0:
                     return
     except TimeoutError:
-        log.warning("no table yet; haproxy starts with what it had")
-    if not await asyncio.to_thread((agent.config.directory / "haproxy.cfg").exists):
+        log.warning("no table yet; the one that was kept serves")
+        kept = await asyncio.to_thread(kept_in, agent.config.directory, source=agent.source) if agent.table is None else None
+        if kept is not None:
+            agent.set_addresses(kept.addresses)
+            edge.offer(agent, kept.table, uid=kept.uid, log=log)
+    if not agent.files.written and not await asyncio.to_thread((agent.config.directory / "haproxy.cfg").exists):
         agent.write_files()
 
 
@@ -151,7 +159,9 @@ async def _serve(
     tasks: list[asyncio.Task[object]] = [
         asyncio.create_task(edge.follow_tables(agent, source, log=log)),
         asyncio.create_task(follow_key(agent, Path(options.pool_key))),
-        asyncio.create_task(follow_hosts(agent, HostBook(system_lookup, on_problem=lambda text: log.warning(text)))),
+        asyncio.create_task(
+            follow_hosts(agent, HostBook(system_lookup, on_problem=lambda text: log.warning(text), known=agent.addresses))
+        ),
         *([asyncio.create_task(follow_authorities(agent, hot_users, ca_file))] if (ca_file := agent.config.ca_file) else []),
         asyncio.create_task(agent.run()),
         asyncio.create_task(stop.wait()),
@@ -229,6 +239,7 @@ def _config(options: argparse.Namespace) -> GatewayConfig:
         honour_echo=not options.ignore_choices,
         metrics_bind=options.metrics_bind,
         max_connections=options.max_connections,
+        retriable_bytes=options.retriable_bytes,
         threads=options.threads,
         drain_seconds=options.drain_seconds,
     )
@@ -301,6 +312,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--metrics-bind", metavar="HOST:PORT", help="HAProxy's Prometheus metrics, at /metrics")
     add("--health-bind", metavar="HOST:PORT", help="the agent's own /healthz, /readyz and /metrics (port 0: a free one)")
     add("--max-connections", type=int, default=4000, metavar="N", help="default %(default)s")
+    add(
+        "--retriable-bytes",
+        type=int,
+        default=32_768,
+        metavar="N",
+        help="largest request, body included, that is tried again elsewhere once it was sent, 16384 or more; default %(default)s",
+    )
     add("--threads", type=int, default=1, metavar="N", help="threads of HAProxy; default %(default)s")
     add("--drain-seconds", type=int, default=60, metavar="S", help="how long a server that left may finish; default %(default)s")
     hot_users_flags.add_flags(parser)

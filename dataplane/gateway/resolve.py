@@ -27,13 +27,22 @@ class HostBook:
         Told of a name without an address, once until it has one.
     timeout_s
         How long one look-up may take.
+    known
+        Addresses that were found before.
     """
 
-    def __init__(self, lookup: Lookup, *, on_problem: Callable[[str], None], timeout_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        lookup: Lookup,
+        *,
+        on_problem: Callable[[str], None],
+        timeout_s: float = 5.0,
+        known: Mapping[str, str] | None = None,
+    ) -> None:
         self._lookup = lookup
         self._on_problem = on_problem
         self._timeout_s = timeout_s
-        self._known: dict[str, str] = {}
+        self._known: dict[str, str] = dict(known or {})
         self._failing: set[str] = set()
 
     async def refresh(self, hosts: Collection[str]) -> Mapping[str, str]:
