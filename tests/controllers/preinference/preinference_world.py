@@ -313,3 +313,15 @@ class World:
     @property
     def writes(self) -> int:
         return len(self.kube.applied) + len(self.kube.scaled)
+
+
+def world(mode: str = "PreInference", *names: str, replicas: int | None = None, **spec: Any) -> World:
+    """A pool of two instances, unless others are named, and the loop that sizes it."""
+    names = names or ("a", "b")
+    stored = pool(mode, replicas=len(names) if replicas is None else replicas, **spec)
+    return World(stored, *(instance(name, stored) for name in names))
+
+
+def busy(*names: str, offered: float = 2.0, refused: float = 0.0, **changes: Any) -> list[Any]:
+    """What instances say of a load: so many slots busy, and so many prefixes a second refused, on each."""
+    return [load(name, offered=offered, refused=refused, **changes) for name in names]
