@@ -18,12 +18,12 @@ from pathlib import Path
 
 from contract.sockets import CannotListen
 from dataplane import logs
-from dataplane.agent.alarm import AgentLoop
 from dataplane.agent.engine_link import EngineLink
 from dataplane.agent.intent import IntentBook
 from dataplane.agent.loop import Agent
 from dataplane.agent.server import route_of
 from dataplane.http.server import serving
+from dataplane.quiet_loop import QuietLoop
 
 KEY_BYTES = 32
 log = logging.getLogger("grfleet.agent")
@@ -61,7 +61,7 @@ def run(settings: Settings) -> int:
     logs.configure(settings.log_level)
     if key is None:
         log.warning("intents are accepted without a signature")
-    with asyncio.Runner(loop_factory=AgentLoop) as runner:
+    with asyncio.Runner(loop_factory=QuietLoop) as runner:
         return runner.run(_serve(settings, key=key, token=token))
 
 

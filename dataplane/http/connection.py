@@ -2,7 +2,7 @@
 
 A call ten times a second finds every cache cold, and then each turn of the event loop costs more than the call itself. An engine
 on a Unix socket answers within a millisecond or so, and one that is busy within a few. This is waited for in place, for
-`PATIENCE_MS` at most, and only a slow answer is left to the event loop.
+`PATIENCE_MS` at most; a later one is heard where a quiet loop waits (`dataplane/quiet_loop.py`).
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import asyncio
 import contextlib
 import select
 import socket
-from typing import Protocol, Self
+import time
+from typing import Protocol, Self, cast
 
 from dataplane.http.answer import IncomingAnswer, Malformed, Response, UsualHead
+from dataplane.quiet_loop import forget, readable
 
-PATIENCE_MS = 25
+PATIENCE_MS = 2
 """Longest wait for an answer that holds up everything else in the process."""
-RESERVE = 8
-"""Calls that are left to the event loop at once after one that was not answered in place."""
 _READ_BYTES = 32 * 1024
 
 
@@ -56,7 +56,6 @@ class UnixConnection:
         self._answer = IncomingAnswer()
         self._poll = select.poll()
         self._poll.register(connected, select.POLLIN)
-        self._left_to_loop = 0
         self._asked: bytes | None = None
         self._early: Response | Exception | None = None
         self._usual = UsualHead(b"", body_bytes=0)
@@ -84,6 +83,7 @@ class UnixConnection:
     def abort(self) -> None:
         """Drop the connection at once."""
         self._answer.reusable = False
+        forget(self._socket)
         self._socket.close()
 
     def body_in_place(self, request: bytes) -> bytes | None:
@@ -91,9 +91,6 @@ class UnixConnection:
 
         None when it does not come at once, or is another one: `exchange` of the very same request goes on from there then.
         """
-        if self._left_to_loop:
-            self._left_to_loop -= 1
-            return None
         answer, poll = self._answer, self._poll.poll
         if self._asked is not None or answer.left_over or poll(0):
             return None
@@ -103,39 +100,28 @@ class UnixConnection:
                 return None
             self._asked = request
             if not poll(PATIENCE_MS):
-                self._left_to_loop = RESERVE
                 answer.begin()
                 return None
             data = self._socket.recv(_READ_BYTES)
         except OSError:
             answer.begin()
             return None  # `exchange` finds it too
-        body = self._usual.body_of(data)
-        if body is not None:
-            self._asked = None
-            return body
         answer.begin()
-        return self._parsed_early(data)
-
-    def _parsed_early(self, data: bytes) -> bytes | None:
-        """The body of an answer that came at once, with another head than the one before; or note what `exchange` has to say."""
         try:
-            response = self._early = self._took(data)
+            response = self._early = self._took_again(data)
         except (Malformed, ValueError, ClosedByPeer) as error:
             self._early = error
             return None
         if response is None or response.status != 200:
             return None
         self._asked = self._early = None
-        if self.reusable:
-            self._usual = UsualHead(data, body_bytes=len(response.body))
         return response.body
 
     async def exchange(self, request: bytes, *, timeout_s: float) -> Response:
         """See `Connection.exchange`."""
-        answer, sent = self._answer, 0
+        answer, sent, again = self._answer, 0, self._asked is request
         try:
-            if self._asked is request:
+            if again:
                 sent, early = len(request), self._early
                 self._asked = self._early = None
                 if isinstance(early, Exception):
@@ -148,20 +134,38 @@ class UnixConnection:
                     raise ClosedByPeer  # its end, or bytes that nobody asked for
                 with contextlib.suppress(BlockingIOError):
                     sent = self._socket.send(request)
-            async with asyncio.timeout(timeout_s):
-                return await self._exchange_in_turns(request[sent:])
+            until_s = time.monotonic() + timeout_s
+            if sent < len(request):
+                await self._send_rest(request[sent:], within_s=timeout_s)
+            return await self._heard(until_s, again=again)
         except ConnectionError as error:
             raise ClosedByPeer from error
 
-    async def _exchange_in_turns(self, unsent: bytes) -> Response:
-        """Send what is left and read the rest of the answer, with the event loop going on meanwhile."""
-        loop = asyncio.get_running_loop()
-        if unsent:
-            await loop.sock_sendall(self._socket, unsent)
+    async def _send_rest(self, unsent: bytes, *, within_s: float) -> None:
+        """Send what did not go out at once, with the event loop going on meanwhile."""
+        forget(self._socket)
+        async with asyncio.timeout(within_s):
+            await asyncio.get_running_loop().sock_sendall(self._socket, unsent)
+
+    async def _heard(self, until_s: float, *, again: bool) -> Response:
+        """Read the rest of the answer, with the event loop going on meanwhile."""
         while True:
-            response = self._took(await loop.sock_recv(self._socket, _READ_BYTES))
+            if not await readable(self._socket, within_s=until_s - time.monotonic()):
+                raise TimeoutError
+            data = self._socket.recv(_READ_BYTES)
+            response = self._took_again(data) if again and self._answer.untouched else self._took(data)
             if response is not None:
                 return response
+
+    def _took_again(self, data: bytes) -> Response | None:
+        """The answer that begins with `data` to a request that is made again and again: without header lines if as usual."""
+        body = self._usual.body_of(data)
+        if body is not None:
+            return Response(200, {}, body)
+        response = self._took(data)
+        if response is not None and response.status == 200 and self.reusable:
+            self._usual = UsualHead(data, body_bytes=len(response.body))
+        return response
 
     def _took(self, data: bytes) -> Response | None:
         answer = self._answer
@@ -191,8 +195,7 @@ class StreamConnection(asyncio.Protocol):
         return self._answer.untouched
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
 
     async def exchange(self, request: bytes, *, timeout_s: float) -> Response:
         """See `Connection.exchange`."""

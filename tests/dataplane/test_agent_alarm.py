@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from dataplane.agent.alarm import AgentLoop, Alarm
+from dataplane.agent.alarm import Alarm
+from dataplane.quiet_loop import QuietLoop
 
 FAR_S = 3600.0
 Scenario = Callable[[Alarm], Coroutine[Any, Any, None]]
@@ -17,7 +18,7 @@ Scenario = Callable[[Alarm], Coroutine[Any, Any, None]]
 def on_both_loops(scenario: Scenario) -> Callable[[type[asyncio.AbstractEventLoop]], None]:
     """A test that runs a scenario on the agent's own loop, where the alarm needs no turn, and on an ordinary one."""
 
-    @pytest.mark.parametrize("loop", [AgentLoop, asyncio.SelectorEventLoop])
+    @pytest.mark.parametrize("loop", [QuietLoop, asyncio.SelectorEventLoop])
     def test(loop: type[asyncio.AbstractEventLoop]) -> None:
         with asyncio.Runner(loop_factory=loop) as runner:
             runner.run(asyncio.wait_for(scenario(Alarm()), 20.0))
@@ -120,7 +121,7 @@ async def _everybody_else(alarm: Alarm) -> None:
 
 async def _two_alarms(alarm: Alarm) -> None:
     other = Alarm()
-    assert await asyncio.gather(alarm.sleep(0.005), other.sleep(0.001), asyncio.sleep(0.002)) == [False, False, None]
+    assert list(await asyncio.gather(alarm.sleep(0.005), other.sleep(0.001), asyncio.sleep(0.002))) == [False, False, None]
 
 
 test_it_wakes_by_itself_and_as_often_as_it_sleeps = on_both_loops(_by_itself)
@@ -137,7 +138,7 @@ test_two_sleepers_wake_each_in_their_time = on_both_loops(_two_alarms)
 def test_on_the_loop_of_the_agent_a_sleep_needs_no_turn() -> None:
     turns = 0
 
-    class Counting(AgentLoop):
+    class Counting(QuietLoop):
         def _run_once(self) -> None:
             nonlocal turns
             turns += 1
@@ -156,7 +157,7 @@ def test_on_the_loop_of_the_agent_a_sleep_needs_no_turn() -> None:
 def test_a_sleep_that_is_over_leaves_the_alarm_of_the_loop_to_the_next_one() -> None:
     async def scenario() -> None:
         loop, alarm = asyncio.get_running_loop(), Alarm()
-        assert isinstance(loop, AgentLoop)
+        assert isinstance(loop, QuietLoop)
         for end in (alarm.ring, None):
             task = asyncio.create_task(alarm.sleep(FAR_S))
             await asyncio.sleep(0)
@@ -165,5 +166,5 @@ def test_a_sleep_that_is_over_leaves_the_alarm_of_the_loop_to_the_next_one() -> 
             await asyncio.wait([task])
             assert loop.waiting.alarm is None
 
-    with asyncio.Runner(loop_factory=AgentLoop) as runner:
+    with asyncio.Runner(loop_factory=QuietLoop) as runner:
         runner.run(asyncio.wait_for(scenario(), 20.0))
