@@ -71,6 +71,13 @@ def test_the_picker_takes_the_arguments_that_the_chart_gives_it(helm: Helm, flag
     assert options.health_bind == f"0.0.0.0:{ports['picker-metrics']}"
 
 
+def test_the_values_of_the_page_make_pickers(helm: Helm, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "picker.md").read_text()
+    (values,) = (block.removeprefix("yaml") for block in page.split("```") if block.startswith("yaml\npicker:"))
+    (tmp_path / "values.yaml").write_text(values)
+    assert the(pickers(helm, "--values", str(tmp_path / "values.yaml")), "Deployment", "ranker-picker")["spec"]["replicas"] == 2
+
+
 def test_the_service_is_what_an_inference_pool_can_name(helm: Helm) -> None:
     service = the(pickers(helm, "--set", ONE), "Service", "ranker-picker")
     assert (service["metadata"]["name"], service["spec"]["ports"][0]["port"]) == ("ranker-picker", 9002)  # the port's default

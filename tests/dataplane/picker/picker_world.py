@@ -136,13 +136,16 @@ class World:
         self._envoy: asyncio.subprocess.Process | None = None
         self.session = aiohttp.ClientSession()
 
-    async def start(self) -> None:
+    async def start(self, *, picker: bool = True) -> None:
+        """Start everything; without the picker, Envoy has nothing but the file that one had left."""
         for toy in self.toys.values():
             await toy.start()
         (self.folder / "pool.key").write_bytes(POOL_KEY)
         (self.folder / "endpoints").mkdir()
         self.write_table(self.rows("a", "b", "c"))
         await self.start_picker()
+        if not picker:
+            await self.kill_picker()
         (self.folder / "envoy.json").write_text(json.dumps(self.config()))
         with (self.folder / "envoy.log").open("wb") as log:
             self._envoy = await asyncio.create_subprocess_exec(
@@ -150,6 +153,8 @@ class World:
                 "-l", "warning", stdout=log, stderr=log,
             )  # fmt: skip
         await self.until(self._envoy_ready, "Envoy is ready")
+        if picker:
+            await self.until(self._picker_is_healthy, "Envoy sees the picker")
 
     async def stop(self) -> None:
         await self.session.close()
@@ -277,7 +282,7 @@ class World:
     async def _envoy_ready(self) -> bool:
         assert self._envoy is not None
         assert self._envoy.returncode is None, (self.folder / "envoy.log").read_text()
-        return await self._get("admin", "/ready") != "" and await self._envoy_knows() and await self._picker_is_healthy()
+        return await self._get("admin", "/ready") != "" and await self._envoy_knows()
 
     async def _picker_has(self, generation: int) -> bool:
         return await self.metric("grfleet_picker_generation") == generation
