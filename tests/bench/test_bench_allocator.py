@@ -28,6 +28,7 @@ from simulator.workloads.regimes import steady
 from simulator.workloads.traffic import Traffic
 
 AN_EPISODE = Episode(regime="steady", part="validation", seed=1, rate=20.0, slo_ms=100.0, instances=1)
+AN_EPISODE_OF_FEW = replace(AN_EPISODE, rate=5.0)
 
 
 def a_model() -> TrainedModel:
@@ -39,6 +40,13 @@ def a_model_file() -> bytes:
     arrays = {name: (0.1 * rng.standard_normal(shape)).astype(np.float32) for name, shape in SHAPES.items()}
     arrays |= {"scale": np.ones(31, np.float32), "low": -np.ones(31, np.float32), "high": np.ones(31, np.float32)}
     return write_model(arrays, Header(format=1, feature_spec=FEATURE_SPEC, max_step_percent=10.0))
+
+
+def known(folder: Path, episode: Episode) -> Path:
+    """A folder in which it stands already what hindsight says of an episode."""
+    hindsight = {"staticPercent": 60, "plannedPercents": [55, 60, 65, 65, 65], "cloning": []}
+    Kept(folder).store(runs.hindsight_name(episode), hindsight)
+    return folder
 
 
 def an_observation(row_keys: np.ndarray) -> FleetObservation:
@@ -218,9 +226,9 @@ def test_a_run_is_a_run_of_fewer_instances_as_well(tmp_path: Path, monkeypatch: 
         episode=replace(AN_EPISODE, rate=5.0, instances=3), keys=("static-best", "anchor", "clamped"), model=a_model_file()
     )
     few = replace(many, episode=replace(many.episode, instances=2))
-    runs.carry_out(many, tmp_path / "many")
+    runs.carry_out(many, known(tmp_path / "many", AN_EPISODE_OF_FEW))
     assert runs.carry_out(few, tmp_path / "many") == 0
-    runs.carry_out(few, tmp_path / "few")
+    runs.carry_out(few, known(tmp_path / "few", AN_EPISODE_OF_FEW))
     weights = rows.decisive(read_model(a_model_file()))
     from_many, alone = (runs.results(few, tmp_path / name, weights) for name in ("many", "few"))
     assert from_many == alone
@@ -230,10 +238,11 @@ def test_tasks_of_one_traffic_share_their_log_and_what_it_tells_of_users(tmp_pat
     made: list[Episode] = []
     whole = Episode.whole
     monkeypatch.setattr(Episode, "whole", lambda self: made.append(self) or whole(self))
-    main = Task(episode=replace(AN_EPISODE, rate=5.0, instances=2), keys=("anchor",))
+    main = Task(episode=replace(AN_EPISODE_OF_FEW, instances=2), keys=("anchor",))
     tasks = [replace(main, episode=replace(main.episode, instances=1, noise=noise)) for noise in (0.2, 0.4)]
-    assert runs.carry_out_together([tasks[0], main, tasks[1]], tmp_path / "together") == 3
+    assert runs.carry_out_together([tasks[0], main, tasks[1]], known(tmp_path / "together", main.episode)) == 3
     assert len(made) == 1
+    known(tmp_path / "alone", main.episode)
     for task in (main, *tasks):
         runs.carry_out(task, tmp_path / "alone")
         assert runs.results(task, tmp_path / "together", None) == runs.results(task, tmp_path / "alone", None)
