@@ -10,38 +10,45 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from contract.errors import ProtocolViolation
 from contract.table import RoutingTable, limits_of
 from dataplane.fence import lineage_of
-from dataplane.gateway.config import USER_TABLE, GatewayConfig, mark_of, peers_of
+from dataplane.gateway.config import GatewayConfig, mark_of
 from dataplane.gateway.draining import Draining
 from dataplane.gateway.files import Files
 from dataplane.gateway.held import read_held
 from dataplane.gateway.kept import Kept
 from dataplane.gateway.metrics import GatewayCounts, GatewayView
-from dataplane.gateway.peer_push import push_users
 from dataplane.gateway.runtime_api import CommandRefused, RuntimeApi, RuntimeUnavailable, reload_haproxy
 from dataplane.gateway.servers import Server, hosts_of
 from dataplane.gateway.tables import (
     Held,
     HotUsers,
     Step,
-    UserCommands,
     Want,
     is_older,
     plan,
     users_of,
     want_of,
 )
+from dataplane.gateway.writing import write
 from dataplane.tables_seen import TablesSeen
 
 log = logging.getLogger("grfleet.gateway")
 _AWAY_PERIOD_S = 0.05  # a HAProxy that starts again is wanted back at once
-_PUSH_FROM = 256  # hot users; fewer are quicker as commands
 _RELOAD_AGAIN_S = 30.0  # a new process that refused its file would refuse it again
 _STUCK_S = 30.0  # longer than a push of all tables into a busy HAProxy, and than all answers it may keep back
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """HAProxy was found to hold what was wanted, and when (seconds); for a while it is not read again."""
+
+    want: Want
+    at_s: float
+    result: str
 
 
 class GatewayAgent:
@@ -94,7 +101,7 @@ class GatewayAgent:
         self._addresses: Mapping[str, str] = {}
         self._want: Want | None = None
         self._held_users: Mapping[str, int] | None = None
-        self._compared: tuple[Want, float, str] | None = None
+        self._compared: _Compared | None = None
         self._agreed: Want | None = None  # what HAProxy was once seen to hold
         self._contested: Want | None = None
         self._read_s = -1e9
@@ -298,8 +305,29 @@ class GatewayAgent:
         if want is None:
             return "waiting"
         now_s = self._monotonic_s()
-        if self._compared is not None and self._compared[0] is want and now_s - self._compared[1] < self._compare_s:
-            return self._compared[2]
+        if self._compared is not None and self._compared.want is want and now_s - self._compared.at_s < self._compare_s:
+            return self._compared.result
+        held, want = await self._read(want, now_s=now_s)
+        older = is_older(held, want)
+        if not older:
+            self._notice_another_writer(held, want)
+        overdue = self._draining.overdue(held, want, now_s=now_s, limit_s=self.config.drain_seconds)
+        steps = plan(held, want, config=self.config, overdue=overdue)
+        await self._write([step for step in steps if not step.later])
+        if want is self._want and not older and not self.settled.is_set():
+            log.info("haproxy holds the table", extra={"generation": want.generation, "servers": len(want.servers)})
+            self.settled.set()
+        await self._write([step for step in steps if step.later])
+        if not older:
+            self._held_users = want.users
+        result = "older" if older else "settled"
+        self._compared = _Compared(want, now_s, result) if not steps and not self._draining.since_s else None
+        if self._compared is not None and not older:
+            self._agreed = want
+        return result
+
+    async def _read(self, want: Want, *, now_s: float) -> tuple[Held, Want]:
+        """Read what HAProxy holds, now and then with all of its hot users; an agent that starts again takes those over first."""
         if now_s - self._read_s >= self._reread_s:
             self._held_users = None
         if self._held_users is None:
@@ -310,55 +338,17 @@ class GatewayAgent:
         if self._users is None and self._table is not None:
             self._users = HotUsers(users_of(held, want))
             self._want = want = self._want_of(self._table, self._lineage)
-        older = is_older(held, want)
-        if self._agreed is want and not older and (held.lineage, held.generation) != (want.lineage, want.generation):
+        return held, want
+
+    def _notice_another_writer(self, held: Held, want: Want) -> None:
+        """Say once of a table that HAProxy no longer holds it although it did: another agent writes another one."""
+        if self._agreed is want and (held.lineage, held.generation) != (want.lineage, want.generation):
             if self._contested is not want:
                 log.warning("somebody else writes this haproxy's tables; is there another agent, with another table?")
             self._contested = want
-        overdue = self._draining.overdue(held, want, now_s=now_s, limit_s=self.config.drain_seconds)
-        steps = plan(held, want, config=self.config, overdue=overdue)
-        await self._apply_all([step for step in steps if not step.later])
-        if want is self._want and not older and not self.settled.is_set():
-            log.info("haproxy holds the table", extra={"generation": want.generation, "servers": len(want.servers)})
-            self.settled.set()
-        await self._apply_all([step for step in steps if step.later])
-        if not older:
-            self._held_users = want.users
-        result = "older" if older else "settled"
-        self._compared = (want, now_s, result) if not steps and not self._draining.since_s else None
-        if self._compared is not None and not older:
-            self._agreed = want
-        return result
 
-    async def _apply_all(self, steps: Sequence[Step]) -> None:
-        refusals = []
-        for step in steps:
-            try:
-                await self._apply(step)
-            except CommandRefused as error:  # what one server is refused must not keep the others' users waiting
-                refusals.append(error)
-        if refusals:
-            raise refusals[0]
-
-    async def _apply(self, step: Step) -> None:
-        self.counts.commands += len(step.commands)
-        self.counts.writes[step.kind] += len(step.commands)
-        if isinstance(step.commands, UserCommands) and len(step.commands) >= _PUSH_FROM and await self._pushed(step.commands):
-            return
-        if step.optional:
-            await self._api.ask_all(step.commands)
-        else:
-            await self._api.expect(step.commands, success=step.success)
-
-    async def _pushed(self, commands: UserCommands) -> bool:
-        """Set many hot users in one go; False when HAProxy does not take that, as one on an older configuration."""
-        address = peers_of(self.config)[self.config.local_peer]
-        try:
-            await push_users(address, commands.entries, table=USER_TABLE, local_peer=self.config.local_peer)
-        except RuntimeUnavailable as error:
-            log.warning("hot users go one by one", extra={"error": str(error)})
-            return False
-        return True
+    async def _write(self, steps: Sequence[Step]) -> None:
+        await write(steps, api=self._api, config=self.config, counts=self.counts)
 
     async def _notice_restart(self) -> None:
         """Follow a reload: the old process keeps this connection open, and says that it is stopping."""
