@@ -1,4 +1,4 @@
-"""Carries the steps of a plan out on one HAProxy: commands of its runtime API, or, of many hot users at once, a push as a peer."""
+"""Carries the steps of a plan out on one HAProxy: by commands of its runtime API; many hot users at once it pushes, as a peer."""
 
 from __future__ import annotations
 
