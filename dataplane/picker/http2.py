@@ -49,10 +49,18 @@ class Stream:
 
     Attributes
     ----------
-    owner
-        Whatever the service keeps with it.
+    incoming, counted
+        Bytes that make no message yet, and how many of them were counted as held.
+    pending
+        Bytes that wait for a window.
+    owed
+        Bytes received since the peer was last let send more (a WINDOW_UPDATE gives them back).
     window
         How much may be sent, less what the peer's settings give every stream.
+    ended
+        Whether the peer has sent all that it will.
+    owner
+        Whatever the service keeps with it.
     """
 
     __slots__ = ("counted", "ended", "id", "incoming", "owed", "owner", "path", "pending", "started", "trailers", "window")
