@@ -4,9 +4,12 @@ import asyncio
 import contextlib
 import ssl
 import struct
+import tracemalloc
+from pathlib import Path
 
 import hpack
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from picker_frames import HELLO, Wire, asked, connected, enveloped, opening, picker, piece, service_of
@@ -132,6 +135,26 @@ def test_streams_that_only_stand_open_count_too(monkeypatch: pytest.MonkeyPatch)
     assert wire.closed
     protocol.connection_lost(None)
     assert (one.counts.streams, protocol._service.account.total) == (0, 0)
+
+
+def test_what_a_stream_counts_for_is_what_it_takes_and_all_that_is_kept_is_well_below_what_a_pod_may_have() -> None:
+    protocol, wire = connected(picker())
+    encoder = hpack.Encoder()
+    streams = [opening(encoder, n) + data(n, enveloped(asked())) for n in range(1, 3001, 2)]
+    protocol.data_received(HELLO)
+    tracemalloc.start()
+    try:
+        for each in streams:
+            protocol.data_received(each)
+            wire.written.clear()
+        taken = tracemalloc.get_traced_memory()[0] / len(streams)
+    finally:
+        tracemalloc.stop()
+    assert len(protocol._connection.streams) == len(streams)
+    assert account.STREAM_BYTES / 2 < taken < account.STREAM_BYTES
+    chart = yaml.safe_load((Path(__file__).parents[3] / "charts/grfleet/values.yaml").read_text())
+    limit = int(chart["picker"]["resources"]["limits"]["memory"].removesuffix("Mi")) << 20
+    assert http2.MAX_HELD < account.MOST == 192 << 20 < limit / 2
 
 
 STEPS = st.lists(
