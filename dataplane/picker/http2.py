@@ -1,8 +1,7 @@
 """The frames of HTTP/2 that a gRPC server needs, on one connection: sans-IO, bytes in, events and bytes out.
 
 Model: RFC 9113 with RFC 7541, as far as gRPC over it goes: no push, no priorities, of headers only the path. Header compression
-is switched off for the peer, so that its header blocks mean the same each time and one that was seen before costs a look-up; what
-comes before the peer has heard of that is decoded in full. Everything that a peer may send is bounded.
+is switched off for the peer (`header_blocks`). Everything that a peer may send is bounded.
 """
 
 from __future__ import annotations
@@ -11,9 +10,8 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
-import hpack
-
 from dataplane.picker.account import STREAM_BYTES, Account
+from dataplane.picker.header_blocks import MAX_HEADER_BLOCK, HeaderBlocks, HeadersUnclear
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0x0, 0x1, 0x3, 0x4, 0x6, 0x7, 0x8, 0x9
@@ -21,7 +19,6 @@ END_STREAM, ACK, END_HEADERS, PADDED, PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
 NO_ERROR, PROTOCOL_ERROR, FLOW_CONTROL_ERROR, STREAM_CLOSED, FRAME_SIZE_ERROR = 0x0, 0x1, 0x3, 0x5, 0x6
 REFUSED_STREAM, CANCEL, COMPRESSION_ERROR, CALM_DOWN = 0x7, 0x8, 0x9, 0xB
 MAX_FRAME = 16_384
-MAX_HEADER_BLOCK = 64 * 1024
 MAX_STREAMS = 10_000
 MAX_HELD = 64 << 20
 """What all streams together may leave unread, as parts of messages or of what waits to be taken off."""
@@ -29,7 +26,6 @@ STREAM_WINDOW = 1 << 20
 CONNECTION_WINDOW = 16 << 20
 _DEFAULT_WINDOW = 65_535
 _MOST_WINDOW = 2**31 - 1
-_KNOWN_BLOCKS, _KNOWN_BYTES = 256, 1024
 _MOST_SETTINGS = 100  # each may be a look at every stream; most peers send one, some adapt their windows as long as they live
 _ANSWERS_A_SETTING = 100
 _head = struct.Struct(">HBBBL")
@@ -106,8 +102,7 @@ class Connection:
         self.closing = self.greeted = self.dropped = False
         self._account = account or Account()
         self._left = b""
-        self._decoder = hpack.Decoder(max_header_list_size=MAX_HEADER_BLOCK)
-        self._paths: dict[bytes, str] = {}
+        self._blocks = HeaderBlocks()
         self._block: tuple[int, int, bytearray] | None = None
         self._last = 0
         self._window = _DEFAULT_WINDOW
@@ -306,7 +301,10 @@ class Connection:
             self._opened(first_flags, number, bytes(block))
 
     def _opened(self, flags: int, number: int, block: bytes) -> None:
-        path = self._path(block)
+        try:
+            path = self._blocks.path(block)
+        except HeadersUnclear as error:
+            raise ConnectionBroken(COMPRESSION_ERROR, str(error)) from error
         stream = self.streams.get(number)
         if stream is not None:  # trailers of a request: gRPC sends none, but they are allowed to end it
             if not flags & END_STREAM or stream.ended:
@@ -326,28 +324,11 @@ class Connection:
             if stream.trailers is None:
                 self._on_end(stream)
 
-    def _path(self, block: bytes) -> str:
-        """Return the path in a header block. While the peer's table is empty and stays so, a block means the same each time."""
-        table = self._decoder.header_table
-        free = table.maxsize == 0
-        if free and block in self._paths:
-            return self._paths[block]
-        try:
-            decoded = self._decoder.decode(block, raw=True)
-        except hpack.HPACKError as error:
-            raise ConnectionBroken(COMPRESSION_ERROR, "headers that cannot be decoded") from error
-        path = next((value.decode("latin-1") for name, value in decoded if name == b":path"), "")
-        if free and table.maxsize == 0 and len(block) <= _KNOWN_BYTES:
-            if len(self._paths) >= _KNOWN_BLOCKS:
-                self._paths.clear()
-            self._paths[block] = path
-        return path
-
     def _take_settings(self, flags: int, number: int, payload: bytes) -> None:
         if number or len(payload) % 6 or (flags & ACK and payload):
             raise ConnectionBroken(FRAME_SIZE_ERROR, "settings of a wrong size")
         if flags & ACK:
-            self._decoder.max_allowed_table_size = 0
+            self._blocks.switch_compression_off()
             return
         self._settings += 1
         if self._settings > _MOST_SETTINGS + self._answered // _ANSWERS_A_SETTING:

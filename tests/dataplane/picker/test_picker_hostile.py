@@ -187,7 +187,7 @@ def test_header_blocks_that_are_long_are_not_remembered() -> None:
         block = encoder.encode([(":path", PROCESS), *((f"x-{n}", f"{number} {'v' * 250}") for n in range(8))], huffman=False)
         one.receive(frame(http2.HEADERS, http2.END_HEADERS, number, block))
     assert len(one.streams) == 20
-    assert sum(map(len, one._paths)) <= 1024
+    assert sum(map(len, one._blocks._paths)) <= 1024
 
 
 async def test_whoever_does_not_begin_to_speak_is_hung_up_on_and_a_quiet_gateway_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
