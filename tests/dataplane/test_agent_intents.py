@@ -3,22 +3,10 @@
 from typing import Any
 
 import pytest
+from signed_intents import NOW, PUBLIC, STATIC, intent
 
-from contract import signing
 from contract.agent import Intent, IntentStatus
 from dataplane.agent.intent import CLOCK_SKEW_SECONDS, IntentBook
-
-PRIVATE = bytes(range(32))
-PUBLIC = signing.public_key(PRIVATE)
-NOW = 1_700_000_000
-STATIC = {"strategy": "Static", "bounds": {"fallbackEmbPercent": 40}}
-
-
-def intent(
-    *, uid: str = "uid-a", generation: int = 3, issued: int = NOW, life: int = 300, spec: dict[str, Any] | None = None
-) -> Intent:
-    raw = Intent(uid=uid, generation=generation, issued=issued, expires=issued + life, spec=STATIC if spec is None else spec)
-    return signing.sign(raw, PRIVATE)
 
 
 def book_holding(first: Intent, **options: Any) -> IntentBook:

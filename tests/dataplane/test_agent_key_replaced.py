@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from test_agent_intents import NOW, PRIVATE, PUBLIC, intent
+from signed_intents import NOW, PRIVATE, PUBLIC, intent
 
 from contract import signing
 from contract.agent import Intent, IntentStatus

@@ -3,21 +3,19 @@
 import math
 from typing import Any
 
-import msgspec
 import pytest
 from dataplane_fakes import MIB, FakeClock
 from dataplane_world import World
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_agent_residency import UP, Engine, Reader, user
+from residents_of_engine import UP, Engine, Reader, user
+from withdrawing import SLOW, wanting
 
 from contract.residency import ResidencyReport, UserState
-from dataplane.agent import loop
 from dataplane.agent.residency import KEPT, Bound, ResidencyShelf, beyond_lru
 from dataplane.agent.withdraw import HOLD_MS, LISTENS_MS
-from policies.allocation import strategy
 from policies.allocation.recovery import BLOCKING_PERCENT_PER_SECOND, Phase
-from policies.allocation.types import AllocationState, Decision, Layer, Reason, Strategy
+from policies.allocation.types import Layer, Reason
 from simulator.core.kv_cache import KvCache
 
 POOL = 64 * MIB
@@ -170,24 +168,6 @@ class Gateway:
     @property
     def fits(self) -> int:
         return self.world.engine.limits[1] // PER_TOKEN // 32
-
-
-def wanting(monkeypatch: pytest.MonkeyPatch, **changed: Any) -> None:
-    """Let the agent take what a static policy decides for what its anchor wants, as fast and in the same granules."""
-
-    def anchored(*arguments: Any, **named: Any) -> tuple[Decision, AllocationState]:
-        decision, state = strategy.decide(*arguments, **named)
-        intent = decision.inputs.intent
-        if intent is None or decision.layer is not Layer.STATIC:
-            return decision, state
-        inputs = msgspec.structs.replace(decision.inputs, intent=msgspec.structs.replace(intent, strategy=Strategy.LEARNED))
-        told = {"layer": Layer.ANCHOR, "reason": Reason.ANCHOR_TARGET, "inputs": inputs} | changed
-        return msgspec.structs.replace(decision, **told), state
-
-    monkeypatch.setattr(loop, "decide", anchored)
-
-
-SLOW = {"maxPercentPerSecond": 2, "deadbandPercent": 1}
 
 
 async def at_half(*, refill_blocks: bool = False) -> Gateway:

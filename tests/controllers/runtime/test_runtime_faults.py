@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 from runtime_operator import OperatorProcess, operator_account, running_operator, wait_for
-from test_runtime_process import create_pool, pools_path, ready_condition
+from runtime_pools import create_pool, pools_path, ready_condition
 
 from testbed.control_plane import ControlPlane
 

@@ -4,45 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 from runtime_operator import ROOT, operator_account, running_operator, wait_for
+from runtime_pools import create_pool, pools_path, ready_condition
 
 from testbed.control_plane import ControlPlane
-
-POOL: dict[str, Any] = {
-    "apiVersion": "grfleet.dev/v1alpha1",
-    "kind": "GRServingPool",
-    "metadata": {"name": "pool"},
-    "spec": {
-        "model": {"name": "ranker", "version": "7", "kvBytesPerToken": 4096, "embRowBytes": 512, "maxHistoryTokens": 8192},
-        "instances": {
-            "external": [{"name": "a", "serviceURL": "http://127.0.0.1:9001", "agentURL": "http://127.0.0.1:9002"}],
-        },
-        "memory": {"hbmBytes": "80Gi", "hbmReservedBytes": "20Gi"},
-        "slo": {"p99Ms": 50},
-    },
-}
-
-
-def pools_path(namespace: str) -> str:
-    return f"/apis/grfleet.dev/v1alpha1/namespaces/{namespace}/grservingpools"
-
-
-def create_pool(api: httpx.Client, namespace: str, name: str = "pool") -> None:
-    api.post(pools_path(namespace), json={**POOL, "metadata": {"name": name}}).raise_for_status()
-
-
-def ready_condition(api: httpx.Client, namespace: str, name: str = "pool") -> Callable[[], Any]:
-    def look() -> Any:
-        status = api.get(f"{pools_path(namespace)}/{name}").json().get("status", {})
-        return next((item for item in status.get("conditions", ()) if item["type"] == "Ready"), None)
-
-    return look
 
 
 def test_it_serves_a_pool_and_ends_within_two_seconds_of_sigterm_with_the_lease_given_back(

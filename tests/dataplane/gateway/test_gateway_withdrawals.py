@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 from dataplane_fakes import MIB
-from test_agent_withdraws import SLOW, wanting
+from withdrawing import SLOW, wanting
 
 from contract.agent import Intent, IntentStatus
 from contract.engine import RankRequest
