@@ -33,14 +33,11 @@ def train(
 
     A run that was killed goes on with --resume and ends with the same bytes. docs/training.md explains plan, figures and card.
     """
+    chosen = _seeds_of(seeds)
     missing = [name for name in ("torch", "stable_baselines3", "gymnasium", "numba") if importlib.util.find_spec(name) is None]
     if missing:
         typer.echo(f"train: {', '.join(missing)} missing; in the checkout, `make train` installs and runs it", err=True)
         raise typer.Exit(2)
-    try:
-        chosen = [int(seed) for seed in seeds.split(",")]
-    except ValueError as error:
-        raise typer.BadParameter(f"{seeds!r} is no list of whole numbers", param_hint="--seeds") from error
     from training.ppo import Plan
     from training.report import COURSES
     from training.run import run
@@ -72,7 +69,23 @@ def train(
         except ValueError as error:
             typer.echo(f"train: {error}", err=True)
             raise typer.Exit(1) from error
+        except OSError as error:
+            where = error.filename or f"{work} or {out}"
+            typer.echo(f"train: {where}: {error.strerror}; --resume goes on from the last checkpoint", err=True)
+            raise typer.Exit(1) from error
     _tell(done, work, formats)
+
+
+def _seeds_of(text: str) -> list[int]:
+    try:
+        seeds = [int(seed) for seed in text.split(",")]
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is no list of whole numbers", param_hint="--seeds") from error
+    if any(not 0 <= seed < 1 << 32 for seed in seeds):
+        raise typer.BadParameter(f"{text!r}: a seed lies between 0 and {(1 << 32) - 1}", param_hint="--seeds")
+    if len(set(seeds)) < len(seeds):
+        raise typer.BadParameter(f"{text!r} names a seed twice", param_hint="--seeds")
+    return seeds
 
 
 def _tell(done: "Finished", work: Path, formats: tuple[str, ...]) -> None:

@@ -5,8 +5,9 @@ a run that was killed and resumed ends with the same bytes as one that was not. 
 time is lost.
 """
 
+import io
 import json
-import os
+import pickle
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from training.dynamics import MAX_STEP_PERCENT, Instances
 from training.environment import ManyInstances
 from training.evaluation import play
 from training.export import Arrays, model_bytes, network_of
+from training.files import make_folder, replace_file
 from training.normal import Normal
 from training.worlds import Worlds, draw_worlds
 
@@ -102,9 +104,11 @@ def train(
     Raises
     ------
     ValueError
-        If the checkpoint belongs to another plan or seed.
+        If the checkpoint belongs to another plan or seed, or is damaged.
+    OSError
+        If the folder cannot be written to.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     pool = draw_worlds(plan.worlds, tables, np.random.default_rng([seed, 11]))
@@ -220,7 +224,7 @@ class _Watch(BaseCallback):  # type: ignore[misc]  # torch's libraries are not t
         return np.where(seen, self.env.low, 0.0).astype(np.float32), np.where(seen, self.env.high, 0.0).astype(np.float32)
 
     def write(self, model: Any) -> None:
-        """Write the checkpoint beside the old one, then put it in its place: a kill leaves one or the other."""
+        """Write the checkpoint; a kill leaves the old one or this one."""
         parameters = model.get_parameters()
         plain: dict[str, Any] = {
             "format": _CHECKPOINT_FORMAT,
@@ -249,17 +253,22 @@ class _Watch(BaseCallback):  # type: ignore[misc]  # torch's libraries are not t
             "optimiser": parameters["policy.optimizer"],
             "torch_rng": torch.get_rng_state(),
         }
-        beside = self.path.with_suffix(".new")
-        with beside.open("wb") as out:
-            torch.save(whole, out)
-            out.flush()
-            os.fsync(out.fileno())
-        beside.replace(self.path)
+        made = io.BytesIO()
+        torch.save(whole, made)
+        replace_file(self.path, made.getvalue())
+
+    def _read(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        try:
+            whole = torch.load(self.path, weights_only=True)
+            plain = json.loads(whole["plain"])
+            _ = plain["format"], plain["plan"], plain["seed"]
+        except (RuntimeError, pickle.UnpicklingError, EOFError, LookupError, TypeError, ValueError) as error:
+            raise ValueError(f"{self.path} is no checkpoint, or a damaged one: remove it and start anew") from error
+        return whole, plain
 
     def resume(self, model: PPO) -> None:
         """Take everything back from the checkpoint."""
-        whole = torch.load(self.path, weights_only=True)
-        plain = json.loads(whole["plain"])
+        whole, plain = self._read()
         if (plain["format"], plain["plan"], plain["seed"]) != (_CHECKPOINT_FORMAT, asdict(self.plan), self.seed):
             raise ValueError(f"{self.path} belongs to another plan or seed: choose another folder or start anew")
         arrays = {name: value.numpy() for name, value in whole["arrays"].items()}

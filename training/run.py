@@ -12,6 +12,7 @@ from policies.allocation.model_file import TrainedModel, read_model
 from training.card import card
 from training.curves import row_tables
 from training.export import model_bytes
+from training.files import make_folder, replace_file
 from training.ppo import VALIDATION_SEED, VALIDATION_WORLDS, Plan, Trained, train
 from training.report import COURSES, Report, Table, report_on
 from training.request_level import request_table
@@ -64,10 +65,14 @@ def run(
     Raises
     ------
     ValueError
-        If there is no seed, or a checkpoint belongs to another plan.
+        If there is no seed, or a checkpoint belongs to another plan or is damaged.
+    OSError
+        If a folder cannot be written to; the checkpoints that are there stay.
     """
     if not seeds:
         raise ValueError("seeds: at least one is needed")
+    for needed in (folder, out):
+        make_folder(needed)
     total = plan.steps * len(seeds)
     seconds: dict[str, float] = {}
     clock = _Clock(seconds)
@@ -98,9 +103,8 @@ def run(
     model = read_model(data)
     requests = request_table(model, progress=lambda what: progress(total, total, what)) if request_level else None
     clock.lap("request level")
-    out.mkdir(parents=True, exist_ok=True)
     model_path, card_path = out / f"{NAME}.safetensors", out / f"{NAME}.md"
-    model_path.write_bytes(data)
+    replace_file(model_path, data)
     text = card(
         model,
         name=NAME,
@@ -110,7 +114,7 @@ def run(
         asked_requests=request_level,
         validation=(VALIDATION_WORLDS, VALIDATION_SEED),
     )
-    card_path.write_text(text)
+    replace_file(card_path, text.encode())
     return Finished(model_path, card_path, model, tuple(trained), report, requests, seconds)
 
 

@@ -54,7 +54,7 @@ def test_the_same_seed_gives_the_same_digest_also_when_killed_on_the_way(tmp_pat
     assert len(whole.stdout.strip()) == 64
 
 
-def test_a_checkpoint_of_another_plan_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_plan_or_a_damaged_one_is_refused(tmp_path: Path) -> None:
     from training import ppo
 
     plan = ppo.Plan(steps=64, instances=8, rollout=8, batch=32, epochs=1, worlds=32, warm_start_rounds=0)
@@ -65,6 +65,11 @@ def test_a_checkpoint_of_another_plan_is_refused(tmp_path: Path) -> None:
         (tmp_path / "seed-1.checkpoint").rename(tmp_path / "seed-2.checkpoint")
         with pytest.raises(ValueError, match="another plan or seed"):
             ppo.train(plan, tables(), seed=2, folder=tmp_path, resume=True)
+        good = (tmp_path / "seed-2.checkpoint").read_bytes()
+        for damaged in (b"", b"\x80\x04K\x01.", good[:1000], good[:-1], good[-1000:]):
+            (tmp_path / "seed-2.checkpoint").write_bytes(damaged)
+            with pytest.raises(ValueError, match="no checkpoint, or a damaged one"):
+                ppo.train(plan, tables(), seed=2, folder=tmp_path, resume=True)
 
 
 def test_the_exported_network_answers_as_the_trained_one_does() -> None:

@@ -1,4 +1,4 @@
-"""The kill switch reaches all agents while the API server is slow, loses answers, refuses statuses or stops telling of changes."""
+"""The kill switch reaches all agents while the API server is slow, loses answers, refuses statuses or tells of no change."""
 
 from __future__ import annotations
 
