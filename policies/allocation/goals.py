@@ -1,8 +1,8 @@
 """Where each strategy wants the split, before any limit on how it may be approached.
 
 Static answers its share, hill climbing and the two-pool ARC rule a step, MissRatioCurve the smoothed anchor. Learned lets the
-base speak inside its clamp, adds the residual, and gives way to the anchor when its model is not there or the load is foreign
-to it.
+base speak inside its clamp, adds the residual, and gives way to the anchor when its model is not there, the load is foreign
+to it, or refill blocks serving and what the base wants would not pay for that.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from policies.allocation.model_file import TrainedModel
 from policies.allocation.path import evaluate_one
 from policies.allocation.recovery import Phase, usual_utilisation
 from policies.allocation.residual import corrected_points
+from policies.allocation.standstill import Price, refill_ms_per_byte
 from policies.allocation.static import static_goal_bytes
 from policies.allocation.types import (
     AllocationIntent,
@@ -48,6 +49,8 @@ class Goal(msgspec.Struct, frozen=True):
     """What a strategy answered: where to, who says so, why, and what the state keeps of it.
 
     `anchor_p99_ms` is the least that any split promises: what a split in force is measured by that must not be frozen.
+    Where refill blocks serving, `best_pays` says that going there is worth the standstill, and `unpaid` that the anchor stands in
+    because what the base wants is not.
     """
 
     emb_bytes: float
@@ -58,6 +61,8 @@ class Goal(msgspec.Struct, frozen=True):
     goal_p99_ms: float | None = None
     anchor_p99_ms: float | None = None
     guest: GuestWord | None = None
+    best_pays: bool = False
+    unpaid: bool = False
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -108,9 +113,38 @@ def goal_of(
     figures = _figures(observation, known, intent, state, base_bytes=base_bytes, dt_ms=dt_ms)
     found = evaluate_one(known.emb, known.kv, figures, running)
     if running is None:
-        reason = Reason.MODEL_MISSING if intent.strategy is Strategy.LEARNED else Reason.ANCHOR_TARGET
-        return _anchor(found, reason)
-    return _learned(found, known, intent, state, usable_bytes=usable, dt_ms=dt_ms)
+        goal = _anchor(found, Reason.MODEL_MISSING if intent.strategy is Strategy.LEARNED else Reason.ANCHOR_TARGET)
+    else:
+        goal = _learned(found, known, intent, state, usable_bytes=usable, dt_ms=dt_ms)
+    return _priced(goal, found, observation, known, base_bytes=base_bytes) if intent.refill_blocking else goal
+
+
+def _priced(goal: Goal, found: Outcome, observation: Observation, known: Known, *, base_bytes: int) -> Goal:
+    """The goal where refill blocks serving: what the base wants must be worth the standstill between it and the anchor."""
+    busy = observation.utilisation
+    price = Price(
+        ms_per_byte=refill_ms_per_byte(observation, known.costs),
+        utilisation=busy.value if isinstance(busy, Fresh) else math.nan,
+    )
+    way = found.anchor_emb_bytes - base_bytes
+    goal = msgspec.structs.replace(goal, best_pays=price.is_worth(way, found.anchor_p99_ms, found.current_p99_ms))
+    offset = found.emb_bytes - found.smoothed_emb_bytes
+    if goal.layer is Layer.ANCHOR or price.is_worth(offset, found.p99_ms, found.smoothed_p99_ms):
+        return goal
+    return _unpaid(goal, found)
+
+
+def _unpaid(goal: Goal, found: Outcome) -> Goal:
+    """The anchor's split in place of the base's: a clamp without width. The model goes on to be heard, the residual is let go."""
+    word = None if goal.guest is None else msgspec.structs.replace(goal.guest, residual_points=0.0)
+    return msgspec.structs.replace(
+        goal,
+        emb_bytes=found.smoothed_emb_bytes,
+        layer=Layer.BASE,
+        goal_p99_ms=found.smoothed_p99_ms,
+        guest=word,
+        unpaid=True,
+    )
 
 
 def _known(view: EstimatorView, base_bytes: int, usable_bytes: int) -> Known | None:

@@ -20,6 +20,7 @@ _LEAST_SEEN_MS = 15_000.0  # before that, nothing is usual yet
 _NEW_LEVEL_MS = 180_000.0  # a burst that lasts this long is none
 _LEAVE = 0.5  # a burst is over below this share of the way back to usual
 _HARM = 1.10  # a freeze ends when moving would make the predicted P99 this many times better
+_LONGEST_FREEZE_MS = 60_000.0  # what lasts longer than the memory of the curves is not sat out: they have learnt it by then
 
 BURST_LINK_PERCENT = 20.0
 """Refill takes at most this share of the host link from serving during a burst and until it has been calm for a while."""
@@ -138,16 +139,29 @@ def usual_utilisation(state: BurstWatch) -> float | None:
 
 
 def freezes(
-    state: BurstWatch, *, recovery: Recovery, refill_blocking: bool, current_p99_ms: float | None, least_p99_ms: float | None
+    state: BurstWatch,
+    *,
+    recovery: Recovery,
+    refill_blocking: bool,
+    current_p99_ms: float | None,
+    least_p99_ms: float | None,
+    pays: bool = False,
+    now_ms: float,
 ) -> bool:
-    """Say whether the split is held now: in a burst, where refill blocks serving, unless the split in force does harm.
+    """Say whether the split is held now: early in a burst, where refill blocks serving, unless the split in force does harm.
 
     Parameters
     ----------
     current_p99_ms, least_p99_ms
         Predicted P99 at the split in force and at the best one; None where there is no prediction.
+    pays
+        Whether the best one is worth its refill even under this load.
+    now_ms
+        A monotone time, of which `state.since_ms` is one.
     """
     if state.phase is not Phase.BURST or not refill_blocking or not recovery.freeze_when_blocking:
+        return False
+    if pays or now_ms - state.since_ms >= _LONGEST_FREEZE_MS:
         return False
     harms = current_p99_ms is not None and least_p99_ms is not None and current_p99_ms > _HARM * least_p99_ms
     return not harms

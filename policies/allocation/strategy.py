@@ -80,7 +80,7 @@ def decide(
         return _hold(inputs, state, Reason.NOT_A_NUMBER)
     if goal is not None:
         state = _remember(state, goal)
-        if _freezes(goal, intent, state):
+        if _freezes(goal, intent, state, now_ms):
             reason = Reason.BURST_FREEZE
     if goal is None or reason is not None:
         reason = reason or Reason.ESTIMATE_NOT_TRUSTED
@@ -138,7 +138,7 @@ def _remember(state: AllocationState, goal: Goal) -> AllocationState:
     )
 
 
-def _freezes(goal: Goal, intent: AllocationIntent, state: AllocationState) -> bool:
+def _freezes(goal: Goal, intent: AllocationIntent, state: AllocationState, now_ms: float) -> bool:
     """Whether a burst holds the split; never a static one, nor one that a load foreign to the model sends back to the anchor."""
     if intent.strategy is Strategy.STATIC or goal.reason is Reason.OUT_OF_DISTRIBUTION:
         return False
@@ -148,6 +148,8 @@ def _freezes(goal: Goal, intent: AllocationIntent, state: AllocationState) -> bo
         refill_blocking=intent.refill_blocking,
         current_p99_ms=goal.current_p99_ms,
         least_p99_ms=goal.anchor_p99_ms,
+        pays=goal.best_pays,
+        now_ms=now_ms,
     )
 
 
@@ -245,6 +247,8 @@ def _approach(
     observation = inputs.observation
     usable, granule = observation.usable_bytes, observation.granule_bytes
     clips: list[Clip] = [Clip.CLAMP] if goal.guest is not None and goal.guest.clamped and not goal.guest.outlier else []
+    if goal.unpaid:
+        clips.append(Clip.STANDSTILL)
     wanted = _legal(goal.emb_bytes, usable, granule, intent, clips)
     distance = wanted - base
     deadband = intent.step.deadband_percent * usable / 100.0

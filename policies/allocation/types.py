@@ -81,6 +81,7 @@ class Clip(StrEnum):
     """What changed the wanted split on its way to the target, in the order of application."""
 
     CLAMP = "Clamp"
+    STANDSTILL = "Standstill"
     BOUNDS = "Bounds"
     MINIMUM_GRANULE = "MinimumGranule"
     DEADBAND = "Deadband"

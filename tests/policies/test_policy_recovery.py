@@ -91,9 +91,16 @@ def test_the_percent_of_the_policy_is_the_least_excess_that_rings():
         assert (states[-1].phase is Phase.BURST) is rings
 
 
-def _freezes(*, phase=Phase.BURST, blocking=True, wanted=True, now=12.0, goal=11.5):
-    recovery = Recovery(freeze_when_blocking=wanted)
-    return freezes(BurstWatch(phase=phase), recovery=recovery, refill_blocking=blocking, current_p99_ms=now, least_p99_ms=goal)
+def _freezes(*, phase=Phase.BURST, blocking=True, wanted=True, now=12.0, goal=11.5, pays=False, lasts_ms=1000.0):
+    return freezes(
+        BurstWatch(phase=phase, since_ms=5000.0),
+        recovery=Recovery(freeze_when_blocking=wanted),
+        refill_blocking=blocking,
+        current_p99_ms=now,
+        least_p99_ms=goal,
+        pays=pays,
+        now_ms=5000.0 + lasts_ms,
+    )
 
 
 def test_only_a_burst_on_an_engine_whose_refill_blocks_freezes_and_only_where_the_policy_says_so():
@@ -108,3 +115,9 @@ def test_a_split_that_does_harm_is_never_frozen():
     assert not _freezes(now=20.0, goal=12.0)
     assert _freezes(now=12.1, goal=12.0)
     assert _freezes(now=None, goal=None)
+
+
+def test_a_freeze_ends_when_going_to_the_best_split_pays_for_its_refill_or_when_the_curves_have_learnt_the_new_load():
+    assert not _freezes(pays=True)
+    assert _freezes(lasts_ms=59_000.0)
+    assert not _freezes(lasts_ms=60_000.0)
