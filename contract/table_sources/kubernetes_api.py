@@ -1,8 +1,8 @@
 """The table by watch from the Kubernetes API: list, then watch from that version; resume while the stream ends cleanly.
 
 The event stream alone is not trusted. After every interruption, after `410 Gone`, and every ten minutes anyway, the object is
-listed anew. That a table is not there is no word about its instances: the one in use stays; only a published tombstone empties a
-router.
+listed anew. That a table is not there is no word about its instances: the one in use stays. A router is emptied by a published
+tombstone, or when the pool is not there either.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ import msgspec
 from contract.answers import MAX_ANSWER_BYTES, decode, read_bounded
 from contract.clock import Clock, monotonic_ms
 from contract.errors import ProtocolViolation
+from contract.table_sources.absence import CONFIRM_SECONDS, Absence
 from contract.table_sources.sources import ANSWER_SECONDS, Metadata, Published, Sighting, sighting_of
 
 TABLE_PATH = "/apis/grfleet.dev/v1alpha1/namespaces/{namespace}/grroutingtables"
@@ -50,7 +51,8 @@ class KubernetesSource:
     Parameters
     ----------
     api : httpx.AsyncClient
-        Base URL, CA and credentials of the API server; may list and watch grroutingtables. Closed with the source if `owned`.
+        Base URL, CA and credentials of the API server; may list and watch grroutingtables, and get grservingpools if it is to be
+        noticed that a pool was deleted while no operator ran. Closed with the source if `owned`.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class KubernetesSource:
         self._path = TABLE_PATH.format(namespace=namespace)
         self._version = ""
         self._listed_ms = 0.0
+        self._absence = Absence(api, namespace=namespace, clock=clock)
 
     @property
     def label(self) -> str:
@@ -78,18 +81,27 @@ class KubernetesSource:
             for sighting in await self._list():
                 yield sighting
         version, self._version = self._version, ""  # only a clean end brings it back
-        async for event in self._watch(version):
+        pending = self._absence.pending
+        async for event in self._watch(version, seconds=CONFIRM_SECONDS if pending else WATCH_SECONDS):
             if event.type == "ERROR":
                 raise VersionExpired(decode(bytes(event.object), _Status).code)
             published = decode(bytes(event.object), Published)
             version = published.metadata.resource_version or version
             if event.type == "DELETED" and self._is_mine(published):
-                yield Sighting(problem="the object was deleted; its last table stays in use")
+                yield await self._absence.look("the object was deleted")
+                if self._absence.pending:
+                    return
             elif event.type in ("ADDED", "MODIFIED") and self._is_mine(published):
-                yield sighting_of(published)
+                yield self._seen(published)
             else:
                 yield Sighting()
-        self._version = version
+        self._version = "" if pending else version
+
+    def _seen(self, published: Published) -> Sighting:
+        sighting = sighting_of(published)
+        if sighting.table is not None:
+            self._absence.over(published, sighting.table)
+        return sighting
 
     def _is_mine(self, published: Published) -> bool:
         """Whether it is the table asked for, whatever a server made of the selector."""
@@ -107,11 +119,11 @@ class KubernetesSource:
         if not listing.metadata.resource_version:
             raise ProtocolViolation("list: no resourceVersion")
         self._version, self._listed_ms = listing.metadata.resource_version, self._clock() - self._rng.uniform(0.0, RELIST_MS / 4)
-        seen = [sighting_of(each) for each in listing.items or [] if self._is_mine(each)]
-        return seen or [Sighting(problem="there is no such object; the last table stays in use")]
+        seen = [self._seen(each) for each in listing.items or [] if self._is_mine(each)]
+        return seen or [await self._absence.look("there is no such object")]
 
-    async def _watch(self, version: str) -> AsyncIterator[_Event]:
-        seconds = round(WATCH_SECONDS * self._rng.uniform(0.75, 1.0))
+    async def _watch(self, version: str, *, seconds: int) -> AsyncIterator[_Event]:
+        seconds = round(seconds * self._rng.uniform(0.75, 1.0))
         params = {
             "fieldSelector": f"metadata.name={self._name}",
             "watch": "true",

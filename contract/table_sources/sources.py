@@ -45,6 +45,13 @@ class Source(Protocol):
         """Give up what it holds."""
 
 
+class Owner(msgspec.Struct, frozen=True):
+    """Whom an object is deleted with."""
+
+    kind: str = ""
+    name: str = ""
+
+
 class Metadata(msgspec.Struct, frozen=True, rename="camel"):
     """Of a published object, what a follower looks at."""
 
@@ -52,6 +59,7 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
+    owner_references: list[Owner] | None = None
 
 
 class Published(msgspec.Struct, frozen=True):

@@ -82,10 +82,13 @@ def test_haproxy_gets_neither_the_token_nor_the_secret_as_a_file(helm: Helm) -> 
     }
 
 
-def test_the_account_may_read_tables_in_its_namespace_and_nothing_else(helm: Helm) -> None:
+def test_the_account_may_read_tables_in_its_namespace_see_whether_its_pool_is_there_and_nothing_else(helm: Helm) -> None:
     objects = gateways(helm, "--values", GATEWAYS)
     for role in of_kind(objects, "Role"):
-        assert grants_of(role) == {("grfleet.dev", "grroutingtables", verb) for verb in ("get", "list", "watch")}
+        tables = {("grfleet.dev", "grroutingtables", verb) for verb in ("get", "list", "watch")}
+        assert grants_of(role) == tables | {("grfleet.dev", "grservingpools", "get")}
+        (pool,) = (rule["resourceNames"] for rule in role["rules"] if rule["resources"] == ["grservingpools"])
+        assert role["metadata"]["name"] == f"{pool[0]}-gateway"
     for binding in of_kind(objects, "RoleBinding"):
         metadata = binding["metadata"]
         assert binding["subjects"] == [{"kind": "ServiceAccount", "name": metadata["name"], "namespace": metadata["namespace"]}]

@@ -53,9 +53,12 @@ def test_pods_are_restricted_and_write_nothing(helm: Helm, flags: tuple[str, ...
     assert all(mount["readOnly"] for mount in container["volumeMounts"])
 
 
-def test_the_account_may_read_tables_in_its_namespace_and_nothing_else(helm: Helm) -> None:
+def test_the_account_may_read_tables_in_its_namespace_see_whether_its_pool_is_there_and_nothing_else(helm: Helm) -> None:
     for role in of_kind(pickers(helm, "--values", EVERYTHING), "Role"):
-        assert grants_of(role) == {("grfleet.dev", "grroutingtables", verb) for verb in ("get", "list", "watch")}
+        tables = {("grfleet.dev", "grroutingtables", verb) for verb in ("get", "list", "watch")}
+        assert grants_of(role) == tables | {("grfleet.dev", "grservingpools", "get")}
+        (pool,) = (rule["resourceNames"] for rule in role["rules"] if rule["resources"] == ["grservingpools"])
+        assert role["metadata"]["name"] == f"{pool[0]}-picker"
 
 
 @FLAGS

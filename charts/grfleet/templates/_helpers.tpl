@@ -171,7 +171,7 @@ app.kubernetes.io/component: {{ .component }}
 grfleet.dev/{{ .component }}: {{ .pool }}
 {{- end -}}
 
-{{- /* An account that may read routing tables in its namespace and nothing else. Takes (dict "name" ... "namespace" ... "metadata" <text>). */ -}}
+{{- /* An account that may read routing tables in its namespace, see whether its pool is still there, and nothing else. Takes (dict "name" ... "namespace" ... "pool" ... "metadata" <text>). */ -}}
 {{- define "grfleet.edge.account" -}}
 apiVersion: v1
 kind: ServiceAccount
@@ -185,6 +185,10 @@ rules:
   - apiGroups: [grfleet.dev]
     resources: [grroutingtables]
     verbs: [get, list, watch]
+  - apiGroups: [grfleet.dev]
+    resources: [grservingpools]
+    resourceNames: [{{ .pool | quote }}]
+    verbs: [get]
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
