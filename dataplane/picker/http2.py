@@ -28,6 +28,8 @@ _DEFAULT_WINDOW = 65_535
 _MOST_WINDOW = 2**31 - 1
 _MOST_SETTINGS = 100  # each may be a look at every stream; most peers send one, some adapt their windows as long as they live
 _ANSWERS_A_SETTING = 100
+_MOST_IDLE, _IDLE_A_MESSAGE = 5000, 10
+_HEARD = b"farewell"
 _head = struct.Struct(">HBBBL")
 _settings = struct.Struct(">HL")
 
@@ -78,7 +80,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes | bytearray | memor
 
 
 class Connection:
-    """One connection of a server; `greeted` once the peer has said that it speaks HTTP/2.
+    """One connection of a server; `greeted` once the peer has said that it speaks HTTP/2, `parted` once it has heard a farewell.
 
     Parameters
     ----------
@@ -99,7 +101,7 @@ class Connection:
     ) -> None:
         self._on_headers, self._on_data, self._on_end, self._on_reset = on_headers, on_data, on_end, on_reset
         self.streams: dict[int, Stream] = {}
-        self.closing = self.greeted = self.dropped = False
+        self.closing = self.greeted = self.dropped = self.parted = False
         self._account = account or Account()
         self._left = b""
         self._blocks = HeaderBlocks()
@@ -110,6 +112,7 @@ class Connection:
         self._peer_frame = MAX_FRAME
         self._owed = self._held = self._settings = self._answered = 0
         self._grown = False
+        self._idle = 0
         self._waiting: dict[int, Stream] = {}  # for the connection's window; who waits for its own is found by its number
         values = ((0x1, 0), (0x3, MAX_STREAMS), (0x4, STREAM_WINDOW), (0x6, MAX_HEADER_BLOCK))
         self._out: list[bytes] = [
@@ -158,6 +161,14 @@ class Connection:
             self.goodbye(broken.code)
             raise
         self._left = data[at:]
+
+    def farewell(self) -> None:
+        """Say that the end is near: the peer opens no further stream, and what it opened before it heard is still answered."""
+        self._out.append(frame(GOAWAY, 0, 0, struct.pack(">LL", _MOST_WINDOW, NO_ERROR)) + frame(PING, 0, 0, _HEARD))
+
+    def rest(self) -> None:
+        """Some seconds have passed: the peer may send as many frames again that ask for nothing."""
+        self._idle = 0
 
     def goodbye(self, code: int = NO_ERROR) -> None:
         """Tell the peer that no further stream is taken."""
@@ -208,6 +219,12 @@ class Connection:
     def _frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
         if self._block is not None and (kind != CONTINUATION or number != self._block[0]):
             raise ConnectionBroken(PROTOCOL_ERROR, "headers are not continued")
+        if kind == DATA and payload:
+            self._idle -= _IDLE_A_MESSAGE
+        else:
+            self._idle += 1
+            if self._idle > _MOST_IDLE:
+                raise ConnectionBroken(CALM_DOWN, "frames without end that ask for nothing")
         if kind == DATA:
             self._data(flags, number, payload)
         elif kind == HEADERS:
@@ -227,6 +244,8 @@ class Connection:
                 raise ConnectionBroken(FRAME_SIZE_ERROR, "a ping of another size")
             if not flags & ACK:
                 self._out.append(frame(PING, ACK, 0, payload))
+            elif payload == _HEARD:
+                self.parted = True
         # PRIORITY, GOAWAY and what is not known ask for nothing.
 
     def _data(self, flags: int, number: int, payload: bytes) -> None:

@@ -29,6 +29,10 @@ LIVENESS = "liveness"
 MAX_MESSAGE = 4 * 2**20
 MAX_CONNECTIONS = 1024
 _GREETING_S = 5.0
+_TURN_BYTES = 65_536
+"""So much of one connection is taken in before all others have their turn."""
+_FAREWELL_S = 1.0
+"""How long the end waits for peers to hear of it; who has not by then has its streams refused."""
 WATCH = "/grpc.health.v1.Health/Watch"
 OK, INVALID_ARGUMENT, NOT_FOUND, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 0, 3, 5, 8, 12, 13, 14
 log = logging.getLogger("grfleet.picker")
@@ -96,6 +100,7 @@ class Service:
     health: Health
     connections: set[GrpcProtocol] = field(default_factory=set)
     account: Account = field(default_factory=Account)
+    buffer: bytearray = field(default_factory=lambda: bytearray(_TURN_BYTES))
 
     def __post_init__(self) -> None:
         self.account.relieve = self.relieve
@@ -117,8 +122,8 @@ class Service:
             idle.abort()
         return idle is not None
 
-    async def hang_up_on_the_silent(self) -> None:
-        """Close every connection that does not begin to speak HTTP/2, for ever."""
+    async def look_after_connections(self) -> None:
+        """Close every connection that does not begin to speak HTTP/2, and allow the others their frames again, for ever."""
         silent: set[GrpcProtocol] = set()
         while True:
             await asyncio.sleep(_GREETING_S)
@@ -126,6 +131,8 @@ class Service:
                 if not connection.greeted:
                     connection.abort()
             silent = {each for each in self.connections if not each.greeted}
+            for connection in self.connections:
+                connection.rest()
 
     def tell_watchers(self) -> None:
         """Tell everybody who watches the health."""
@@ -133,7 +140,7 @@ class Service:
             connection.tell_watchers()
 
 
-class GrpcProtocol(asyncio.Protocol):
+class GrpcProtocol(asyncio.BufferedProtocol):
     """One connection of a gateway."""
 
     def __init__(self, service: Service) -> None:
@@ -143,6 +150,7 @@ class GrpcProtocol(asyncio.Protocol):
         )
         self._transport: asyncio.Transport | None = None
         self._unsent = 0
+        self._stuffed = False  # answers wait until the peer takes them
 
     @property
     def busy(self) -> bool:
@@ -176,19 +184,39 @@ class GrpcProtocol(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Take nothing in that would have to be answered, until the answers before have left."""
         if self._transport is not None:
+            self._stuffed = True
             self._transport.pause_reading()
             self._note_unsent(self._transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
-        if self._transport is not None:
+        self._stuffed = False
+        self._note_unsent(0)
+        self._read_on()
+
+    def _read_on(self) -> None:
+        if self._transport is not None and not self._stuffed and not self._transport.is_closing():
             self._transport.resume_reading()
-            self._note_unsent(0)
 
     def _note_unsent(self, size: int) -> None:
         more, self._unsent = size - self._unsent, size
         self._service.account.add(more)
 
+    def get_buffer(self, sizehint: int) -> bytearray:
+        """Where the next bytes go: all connections share it, as they are taken out at once."""
+        return self._service.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(bytes(memoryview(self._service.buffer)[:nbytes]))
+        if nbytes == _TURN_BYTES and self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()  # it would be read on for as long as anything comes
+            asyncio.get_running_loop().call_soon(self._read_on)
+
+    def rest(self) -> None:
+        """See `Connection.rest`."""
+        self._connection.rest()
+
     def data_received(self, data: bytes) -> None:
+        """Take bytes in, and answer."""
         assert self._transport is not None
         try:
             self._connection.receive(data)
@@ -198,7 +226,9 @@ class GrpcProtocol(asyncio.Protocol):
         out = self._connection.take()
         if out:
             self._transport.write(out)
-        if self._connection.closing and not self._connection.streams:
+        if self._connection.parted and not self._connection.closing:
+            self.goodbye()
+        elif self._connection.closing and not self._connection.streams:
             self._transport.close()
 
     def _broken(self, broken: ConnectionBroken) -> None:
@@ -219,6 +249,19 @@ class GrpcProtocol(asyncio.Protocol):
             return
         if self._transport is not None:
             self._transport.write(self._connection.take())
+
+    @property
+    def parting(self) -> bool:
+        """Whether the peer may still open streams that it is fair to answer."""
+        return self._connection.greeted and not self._connection.closing
+
+    def farewell(self) -> None:
+        """Have the peer open no further stream, and take none once it has heard; one that says nothing is told at once."""
+        if self._transport is not None and self.parting:
+            self._connection.farewell()
+            self._transport.write(self._connection.take())
+        else:
+            self.goodbye()
 
     def goodbye(self) -> None:
         """Take no further stream; close when those under way are over."""
@@ -328,6 +371,14 @@ def _notice_when_gone(connection: socket.socket | None) -> None:
                 connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
+async def _within(seconds: float, true: Callable[[], bool]) -> None:
+    """Wait until something is true, but not for ever: the last of a thousand connections closes when nobody signals it."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while not true():  # noqa: ASYNC110  # see above
+                await asyncio.sleep(0.01)
+
+
 @contextlib.asynccontextmanager
 async def serving(service: Service, bind: str, *, tls: ssl.SSLContext | None = None, grace_s: float = 5.0) -> AsyncIterator[int]:
     """Serve inside the block; gives the port.
@@ -360,18 +411,20 @@ async def serving(service: Service, bind: str, *, tls: ssl.SSLContext | None = N
         backlog=1024,
     )
     service.health.on_change = service.tell_watchers
-    listening = asyncio.create_task(service.hang_up_on_the_silent())
+    listening = asyncio.create_task(service.look_after_connections())
     try:
         yield int(server.sockets[0].getsockname()[1])
     finally:
         listening.cancel()
         service.health.set_ready(False)
         server.close()
+        # A stream that is refused is a pick that is lost, and who has not heard yet opens more.
         for connection in list(service.connections):
-            connection.goodbye()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(grace_s):
-                while service.connections:  # noqa: ASYNC110  # the last of a thousand closes at a moment that nobody signals
-                    await asyncio.sleep(0.02)
+            connection.farewell()
+        await _within(_FAREWELL_S, lambda: not any(each.parting for each in service.connections))
+        for connection in list(service.connections):
+            if connection.parting:
+                connection.goodbye()
+        await _within(grace_s, lambda: not service.connections)
         for connection in list(service.connections):
             connection.abort()

@@ -5,10 +5,12 @@ import contextlib
 import ssl
 import struct
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import hpack
 import pytest
+import uvloop
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -170,6 +172,9 @@ STEPS = st.lists(
 class Stuffed(Wire):
     """A transport whose peer takes nothing off."""
 
+    def is_closing(self) -> bool:
+        return self.closed
+
     def pause_reading(self) -> None:
         self.paused = True
 
@@ -254,6 +259,97 @@ def test_settings_that_come_together_are_one_look_at_the_streams_and_those_that_
     protocol.data_received((some + NO_ROOM) * 20 + some)
     assert len(looks) == 1
     assert len(wire.data_of(1)) == 10
+
+
+IDLE = {
+    "pings": frame(http2.PING, 0, 0, b"12345678"),
+    "priorities": frame(0x2, 0, 1, b"\0\0\0\0\1"),
+    "what nobody knows": frame(0xEE, 0, 0, b"x" * 100),
+    "room for the connection": room(0, 1),
+    "room for a stream": room(1, 1),
+    "data without data": data(1, b""),
+    "acknowledged settings": frame(http2.SETTINGS, http2.ACK, 0),
+    "goodbyes": frame(0x7, 0, 0, b"\0" * 8),
+}
+
+
+@pytest.mark.parametrize("what", IDLE)
+def test_frames_that_ask_for_nothing_come_to_an_end_unless_requests_come_between_them_or_time_passes(what: str) -> None:
+    protocol, wire = connected(picker())
+    encoder = hpack.Encoder()
+    encoder.header_table_size = 0
+    empty = data(1, enveloped(asked()))
+    protocol.data_received(HELLO + opening(encoder, 1) + empty)
+    for _ in range(4):
+        protocol.data_received(IDLE[what] * 5_000 + empty)
+        assert not wire.closed
+        protocol.rest()
+        wire.written.clear()
+    protocol.data_received(IDLE[what] * 4_000 + empty * 300 + IDLE[what] * 4_000)
+    assert not wire.closed, "ten of them to a request"
+    protocol.rest()
+    protocol.data_received(IDLE[what] * 5_001)
+    assert wire.closed
+    assert protocol._connection.closing
+
+
+def test_streams_that_are_opened_and_given_up_without_a_request_come_to_an_end_too() -> None:
+    one = picker()
+    protocol, wire = connected(one)
+    encoder = hpack.Encoder()
+    protocol.data_received(HELLO)
+    for number in range(1, 5_100, 2):
+        protocol.data_received(opening(encoder, number) + frame(http2.RST_STREAM, 0, number, b"\0\0\0\x08"))
+        if wire.closed:
+            break
+    assert wire.closed
+    protocol.connection_lost(None)
+    assert one.counts.streams == 0
+
+
+async def test_whoever_sends_without_end_is_read_in_turns_with_the_others_and_not_while_it_takes_nothing_off() -> None:
+    wire = Stuffed()
+    protocol = GrpcProtocol(service_of(picker()))
+    protocol.connection_made(wire)  # type: ignore[arg-type]  # what of a transport is needed
+    whole = len(protocol.get_buffer(-1))
+    unknown = frame(0xEE, 0, 0, b"x" * 1000)
+    stream = HELLO + unknown * 100
+
+    def comes(size: int) -> None:
+        nonlocal stream
+        protocol.get_buffer(-1)[:size] = stream[:size]
+        stream = stream[size:]
+        protocol.buffer_updated(size)
+
+    comes(whole - 1)
+    assert not wire.paused
+    stream += unknown * 100
+    comes(whole)
+    assert wire.paused
+    await asyncio.sleep(0)
+    assert not wire.paused, "everybody else has had a turn"
+    comes(whole)
+    protocol.pause_writing()
+    await asyncio.sleep(0)
+    assert wire.paused, "answers wait to be taken off"
+    protocol.resume_writing()
+    assert not wire.paused
+    assert not wire.closed
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_nothing_is_lost_of_what_comes_faster_than_it_is_read(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(60), serving(service_of(picker()), "127.0.0.1:0") as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            encoder = hpack.Encoder()
+            writer.write(HELLO + b"".join(opening(encoder, n) + data(n, enveloped(piece(9_000))) for n in range(1, 401, 2)))
+            writer.write(frame(http2.PING, 0, 0, b"the last"))
+            await reader.readuntil(b"the last")
+            writer.close()
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(main())
 
 
 async def test_whoever_never_begins_a_handshake_is_hung_up_on_as_whoever_says_nothing_is(monkeypatch: pytest.MonkeyPatch) -> None:

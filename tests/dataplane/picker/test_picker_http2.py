@@ -130,7 +130,8 @@ def test_thousands_of_streams_that_are_given_up_at_once_leave_nothing() -> None:
     encoder = hpack.Encoder()
     protocol.data_received(HELLO)
     for number in range(1, 6_001, 2):
-        protocol.data_received(opening(encoder, number) + frame(http2.RST_STREAM, 0, number, b"\0\0\0\x08"))
+        request = frame(http2.DATA, 0, number, enveloped(asked()))
+        protocol.data_received(opening(encoder, number) + request + frame(http2.RST_STREAM, 0, number, b"\0\0\0\x08"))
     assert SHARED.counts.streams == 0
 
 
