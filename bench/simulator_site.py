@@ -120,7 +120,7 @@ def _loop(log: RequestLog, config: FleetConfig, warm: WarmUsers, level: Level, s
     """Return requests per second of processor time in the serving loop, everything around it left out."""
     placement = placed(log, even_slots(config.instances), instances=config.instances, warm=warm)
     tables, requests = law_tables(log.laws, level, head=True), requests_of(log, placement)
-    fleet, physics = constants_of(config, log, tables, level, watched=False), fleet_floats(config)
+    fleet, physics = constants_of(config, log, tables, level, seen_one_in=None), fleet_floats(config)
     spent = 0.0
     for number in range(config.instances):
         i = instance_of(number, config=config, requests=requests, placement=placement, tables=tables, fleet=fleet, seed=seed)

@@ -72,7 +72,7 @@ def test_neighbouring_seeds_have_nothing_in_common() -> None:
     log, fleet = a_log(10, laws=(replace(LARGE, exponent=0.0),)), a_fleet(instances=1, pool_bytes=2048 * MIB, emb_percent=50)
     tables = law_tables(log.laws, Level.SAMPLED, head=True)
     placement = placed(log, [0] * 4096, instances=1)
-    constants, requests = constants_of(fleet, log, tables, Level.SAMPLED, watched=False), requests_of(log, placement)
+    constants, requests = constants_of(fleet, log, tables, Level.SAMPLED, seen_one_in=None), requests_of(log, placement)
     common = {"config": fleet, "requests": requests, "placement": placement, "tables": tables, "fleet": constants}
     ages = np.array([instance_of(0, seed=seed, **common).rows.last for seed in range(4)], dtype=np.float64)
     for shift in range(3):
