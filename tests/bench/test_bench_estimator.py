@@ -30,3 +30,11 @@ def test_samples_differ_and_the_held_out_users_are_those_of_the_last_part() -> N
     assert users.distinct == 3001
     first, second = (users.errors(one_in=16, sample=sample, spread=USERS_SPREAD) for sample in (1, 2))
     assert not np.allclose(first, second)
+
+
+def test_exact_lru_of_a_sample_that_is_everything_is_exact_and_of_a_part_it_is_a_smaller_cache() -> None:
+    stream = zipf_rows(0.9, seed=2, rows=5000, accesses=20_000)
+    for lack_hits in (False, True):
+        assert stream.errors_of_whole_sample(one_in=1, sample=1, lack_hits=lack_hits).max() == pytest.approx(0.0)
+    errors = stream.errors_of_whole_sample(one_in=4, sample=1, lack_hits=True)
+    assert 0.0 < errors.max() < 0.1
