@@ -341,7 +341,7 @@ async def test_whoever_sends_without_end_is_read_in_turns_with_the_others_and_no
 def test_nothing_is_lost_of_what_comes_faster_than_it_is_read(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     async def main() -> None:
         async with asyncio.timeout(60), serving(service_of(picker()), "127.0.0.1:0") as port:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 22)
             encoder = hpack.Encoder()
             writer.write(HELLO + b"".join(opening(encoder, n) + data(n, enveloped(piece(9_000))) for n in range(1, 401, 2)))
             writer.write(frame(http2.PING, 0, 0, b"the last"))
