@@ -100,7 +100,7 @@ class Service:
     health: Health
     connections: set[GrpcProtocol] = field(default_factory=set)
     account: Account = field(default_factory=Account)
-    buffer: bytearray = field(default_factory=lambda: bytearray(_TURN_BYTES))
+    buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(_TURN_BYTES)))
 
     def __post_init__(self) -> None:
         self.account.relieve = self.relieve
@@ -201,12 +201,12 @@ class GrpcProtocol(asyncio.BufferedProtocol):
         more, self._unsent = size - self._unsent, size
         self._service.account.add(more)
 
-    def get_buffer(self, sizehint: int) -> bytearray:
-        """Where the next bytes go: all connections share it, as they are taken out at once."""
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go: all connections share it, as they are taken out at once. TLS fills it slice by slice."""
         return self._service.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.data_received(bytes(memoryview(self._service.buffer)[:nbytes]))
+        self.data_received(bytes(self._service.buffer[:nbytes]))
         if nbytes == _TURN_BYTES and self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()  # it would be read on for as long as anything comes
             asyncio.get_running_loop().call_soon(self._read_on)
