@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import datetime
 import ssl
 import struct
 import tracemalloc
@@ -12,6 +13,10 @@ import hpack
 import pytest
 import uvloop
 import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from picker_frames import HELLO, Wire, asked, connected, enveloped, opening, picker, piece, service_of
@@ -337,11 +342,33 @@ async def test_whoever_sends_without_end_is_read_in_turns_with_the_others_and_no
     assert not wire.closed
 
 
+def with_certificate(folder: Path) -> ssl.SSLContext:
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.UTC)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "picker")])
+    day = datetime.timedelta(days=1)
+    built = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key()).serial_number(1)
+    signed = built.not_valid_before(now - day).not_valid_after(now + day).sign(key, hashes.SHA256())
+    plain = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (folder / "both.pem").write_bytes(signed.public_bytes(serialization.Encoding.PEM) + key.private_bytes(*plain))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "both.pem")
+    return context
+
+
+@pytest.mark.parametrize("tls", [False, True])
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_nothing_is_lost_of_what_comes_faster_than_it_is_read(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+def test_nothing_is_lost_of_what_comes_faster_than_it_is_read(
+    loop: Callable[[], asyncio.AbstractEventLoop], *, tls: bool, tmp_path: Path
+) -> None:
+    client = ssl.create_default_context() if tls else None
+    if client is not None:
+        client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+        client.set_alpn_protocols(["h2"])
+
     async def main() -> None:
-        async with asyncio.timeout(60), serving(service_of(picker()), "127.0.0.1:0") as port:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 22)
+        context = with_certificate(tmp_path) if tls else None
+        async with asyncio.timeout(60), serving(service_of(picker()), "127.0.0.1:0", tls=context) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 22, ssl=client)
             encoder = hpack.Encoder()
             writer.write(HELLO + b"".join(opening(encoder, n) + data(n, enveloped(piece(9_000))) for n in range(1, 401, 2)))
             writer.write(frame(http2.PING, 0, 0, b"the last"))
