@@ -6,6 +6,7 @@ speaks to. The tests ask for nothing but what :class:`testbed.node.provider.Clus
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from e2e_release import Images, Release, find_helm
 
 from testbed.images import product
+from testbed.inference_api import ApiError, ensure_manifest
 from testbed.node import current_cluster, kind_cluster
 from testbed.node.cluster import LocalCluster
 from testbed.node.provider import ClusterProvider, NotOfferedError
@@ -65,7 +67,10 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
     """Skip the steps of a journey that has come to an end."""
     if item.get_closest_marker("journey") and item.parent and (step := item.parent.stash.get(_FAILED_STEP, "")):
         pytest.skip(f"{_EARLIER}: {step}")
-    return (yield)
+    try:
+        return (yield)
+    except NotOfferedError as error:  # of a fixture
+        pytest.skip(f"{_NOT_OFFERED}: {error}")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -123,7 +128,7 @@ def images(request: pytest.FixtureRequest, cluster: ClusterProvider, tmp_path_fa
     built = product.build(tmp_path_factory.mktemp("images"), omit=omit)
     cluster.load_image(built.archive)
     built.archive.unlink()
-    references = {name: built["reference-engine" if name == "engine" else name] for name in NAMED_IMAGES}
+    references = {**built.references, "engine": built["reference-engine"]}
     return Images(references, pull_policy="Never")
 
 
@@ -137,6 +142,8 @@ def release(
         pytest.skip(f"{_NO_CLUSTER}: helm missing; run `grfleet testbed build`")
     installed = Release(cluster=cluster, images=images, helm=helm, home=tmp_path_factory.mktemp("helm"))
     if request.config.getoption("cluster") != "current":  # the others end with everything on them
+        with contextlib.suppress(ApiError):  # the tests that need that kind say so
+            cluster.kubectl("apply", "--server-side", "-f", str(ensure_manifest()))
         installed.install()
         yield installed
         return

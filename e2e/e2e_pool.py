@@ -6,7 +6,7 @@ For the latter the operator sees only the addresses of the pool's entries, each 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -63,9 +63,17 @@ class Pool:
 
 
 @contextmanager
-def managed_pool(release: Release, *, replicas: int, hbm_policy: Object, routing_policy: Object) -> Iterator[Pool]:
-    """Apply a pool whose pods grfleet runs; the namespace goes afterwards."""
+def managed_pool(
+    release: Release,
+    *,
+    replicas: int,
+    hbm_policy: Object,
+    routing_policy: Object,
+    before: Callable[[Pool], None] = lambda pool: None,
+) -> Iterator[Pool]:
+    """Apply a pool whose pods grfleet runs, after what has to be in its namespace `before`; the namespace goes afterwards."""
     with _space(release) as pool:
+        before(pool)
         split, routes = (
             _ours(kind, name, pool.namespace, spec)
             for kind, name, spec in (("HBMPolicy", "split", hbm_policy), ("RoutingPolicy", "routes", routing_policy))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.binaries import find_binaries
+from testbed.inference_api import CRD
 from testbed.node.provider import ClusterProvider
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,7 +30,7 @@ def find_helm() -> Path | None:
 
 @dataclass(frozen=True)
 class Images:
-    """Reference of each image (operator, agent, engine), and when a kubelet shall pull it."""
+    """Reference of each image (operator, agent, picker, engine), and when a kubelet shall pull it."""
 
     references: Mapping[str, str]
     pull_policy: str
@@ -112,6 +113,16 @@ class Release:
         """Operator pods that are not on their way out."""
         found = self.get("pods", "-n", SYSTEM, "-l", "app.kubernetes.io/name=grfleet")["items"]
         return [each for each in found if "deletionTimestamp" not in each["metadata"]]
+
+    @property
+    def serves_inference_pools(self) -> bool:
+        """Whether the cluster has the kind InferencePool."""
+        return bool(self.cluster.kubectl("get", "crd", CRD, "--ignore-not-found", "--output=name").stdout.strip())
+
+    def is_ready(self, pod: str, namespace: str) -> bool:
+        """Whether all containers of a pod are ready."""
+        conditions = self.get("pod", pod, "-n", namespace)["status"].get("conditions", ())
+        return any((each["type"], each["status"]) == ("Ready", "True") for each in conditions)
 
     def leader(self) -> str:
         """Name of the pod that holds the Lease; empty when nobody does."""

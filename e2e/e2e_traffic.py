@@ -126,6 +126,7 @@ def _pod(pool: Pool, gateway: str) -> Object:
         "imagePullPolicy": images.pull_policy,
         "command": ["python3", f"/client/{_CLIENT.name}", pool.namespace, "ranker", str(PER_SECOND), *filter(None, [gateway])],
         "securityContext": RESTRICTED,
+        "resources": {"requests": {"cpu": "100m"}},  # a caller that starves takes answers for late ones
         "volumeMounts": [{"name": "client", "mountPath": "/client", "readOnly": True}],
     }
     spec = {

@@ -6,14 +6,13 @@ is tried twice by the caller, so each answer that is missing was lost by the gat
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator
 
 import pytest
+from e2e_edge import QUICK, install, keep_key, kill, ready_pods, settled
 from e2e_pool import Pool, managed_pool
-from e2e_release import CHART, Object, Release
+from e2e_release import Object, Release
 from e2e_traffic import Traffic, traffic
-from traffic_client import POOL_KEY
 
 from testbed.debian import DebianError
 from testbed.images import product
@@ -22,11 +21,6 @@ from testbed.node.provider import ClusterProvider
 from testbed.patience import eventually
 
 pytestmark = pytest.mark.journey
-QUICK = {
-    "churn": {"maxMovedPercent": 100, "windowSeconds": 1},
-    "warmup": {"maxSeconds": 5},
-    "drain": {"deadlineSeconds": 15},
-}
 STATIC = {"strategy": "Static", "bounds": {"fallbackEmbPercent": 50}}
 
 
@@ -48,14 +42,13 @@ def haproxy(cluster: ClusterProvider, tmp_path_factory: pytest.TempPathFactory) 
 @pytest.fixture(scope="module")
 def pool(release: Release, haproxy: list[str]) -> Iterator[Pool]:
     with managed_pool(release, replicas=2, hbm_policy=STATIC, routing_policy=QUICK) as running:
-        secret = {"name": "user-key", "namespace": running.namespace}
-        key = base64.b64encode(POOL_KEY).decode()
-        release.apply({"apiVersion": "v1", "kind": "Secret", "metadata": secret, "data": {"key": key}})
+        keep_key(running)
         running.wait_ready()
         named = [f"gateway.pools[0].{name}={value}" for name, value in {"name": "ranker", "namespace": running.namespace}.items()]
         quick = ["gateway.drainSeconds=15", "gateway.stopDelaySeconds=3", "gateway.pools[0].keySecret.name=user-key"]
         install(release, ["gateway.enabled=true", *named, *quick, *haproxy, *release.image_values("gateway.image", "agent")])
         try:
+            settled(running)
             yield running
         finally:
             install(release, ["gateway.enabled=false"])
@@ -69,24 +62,8 @@ def requests(pool: Pool) -> Iterator[Traffic]:
         yield running
 
 
-def install(release: Release, values: list[str]) -> None:
-    release.run_helm("upgrade", "grfleet", str(CHART), "--reuse-values", "--set", ",".join(values), "--wait", "--timeout", "120s")
-
-
 def gateways(pool: Pool) -> dict[str, Object]:
-    """Gateway pods that are ready and not on their way out, by name."""
-    found = pool.release.get("pods", "-n", pool.namespace, "-l", "grfleet.dev/gateway=ranker")["items"]
-    return {
-        each["metadata"]["name"]: each
-        for each in found
-        if "deletionTimestamp" not in each["metadata"]
-        and len(statuses := each["status"].get("containerStatuses", ())) == 2
-        and all(status["ready"] for status in statuses)
-    }
-
-
-def kill(pool: Pool, pod: str) -> None:
-    pool.release.cluster.kubectl("delete", "pod", pod, "-n", pool.namespace, "--wait=false")
+    return ready_pods(pool, "grfleet.dev/gateway=ranker", containers=2)
 
 
 def why(pool: Pool) -> tuple[str, str]:

@@ -154,7 +154,7 @@ class World:
             )  # fmt: skip
         await self.until(self._envoy_ready, "Envoy is ready")
         if picker:
-            await self.until(self._picker_is_healthy, "Envoy sees the picker")
+            await self.until(self.picker_is_asked, "Envoy asks the picker")
 
     async def stop(self) -> None:
         await self.session.close()
@@ -238,7 +238,7 @@ class World:
         line = await asyncio.wait_for(self.picker.stdout.readline(), 30)
         assert json.loads(line or b"{}").get("ready"), (self.folder / "picker.log").read_text()[-2000:]
         if self._envoy is not None:
-            await self.until(self._picker_is_healthy, "Envoy sees the picker")
+            await self.until(self.picker_is_asked, "Envoy asks the picker")
 
     async def kill_picker(self) -> None:
         assert self.picker is not None
@@ -294,8 +294,15 @@ class World:
         held = set(re.findall(r"^pool::127\.0\.0\.1:(\d+)::", await self._clusters(), re.M))
         return held == {each.address.rsplit(":", 1)[1] for each in self.table.instances}
 
-    async def _picker_is_healthy(self) -> bool:
-        return f"picker::127.0.0.1:{self.ports['picker']}::health_flags::healthy" in await self._clusters()
+    async def picker_is_asked(self) -> bool:
+        """Whether a request is; what Envoy's main thread knows of a picker's health, its workers hear up to a second later."""
+        before = await self._unasked()
+        await self.ask(None)
+        return await self._unasked() == before
+
+    async def _unasked(self) -> str:
+        """How often Envoy has gone on without its picker."""
+        return await self._get("admin", "/stats?filter=ext_proc.failure_mode_allowed")
 
     async def _nothing_ejected(self) -> bool:
         flags = re.findall(r"^pool::127\.0\.0\.1:\d+::health_flags::(\S+)", await self._clusters(), re.M)

@@ -195,7 +195,7 @@ async def test_a_picker_that_hangs_is_waited_for_no_longer_than_the_message_time
         assert {answer.status for answer in answers} == {200}
     finally:
         world.picker.send_signal(signal.SIGCONT)
-    await world.until(world._picker_is_healthy, "Envoy sees the picker")
+    await world.until(world.picker_is_asked, "Envoy asks the picker")
     assert (await world.ask("ann")).instance == owner_in(world.table, "ann")
 
 
