@@ -265,13 +265,16 @@ async def test_claims_are_withdrawn_at_the_pace_of_the_move_also_where_refill_bl
     assert told >= ahead - 2 * MIB
 
 
-async def test_a_move_that_is_given_up_gives_the_claims_back(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("percent", [50, 30])
+async def test_a_move_that_is_given_up_or_turned_round_gives_the_claims_back(
+    monkeypatch: pytest.MonkeyPatch, percent: int
+) -> None:
     wanting(monkeypatch)
     gateway = await at_half()
     gateway.world.static(70, step=SLOW)
     await gateway.live(2)
     assert gateway.claims < USERS
-    gateway.world.static(50, step=SLOW)
+    gateway.world.static(percent, step=SLOW)
     await gateway.live(2)
     assert (gateway.claims, gateway.shrinks) == (USERS, [])
 
