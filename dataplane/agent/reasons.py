@@ -52,7 +52,7 @@ MESSAGES: dict[str, str] = {
     "HillTop": "no step to either side saves time",
     "LearnedTarget": "the trained model's split, inside its clamp around the anchor",
     "GhostHits": "one step to the side that misses more of what it evicted",
-    "BurstFreeze": "a burst, and refill of this engine blocks serving; the split is held until it is over",
+    "BurstFreeze": "a burst, and refill of this engine blocks serving; the split is held, for a minute at most",
     "ModelMissing": "no allocator model was delivered; the analytic anchor decides instead",
     "OutOfDistribution": "the load lies outside what the model was trained for; the analytic anchor decides instead",
 }
