@@ -133,6 +133,8 @@ class FakeEngine:
             "drain_fault",
             "tiers",
         )
+        fresh.limits = (self.pool_bytes // 2, self.pool_bytes // 2)
+        fresh.used = list(fresh.limits)
         kept = {name: getattr(self, name) for name in names}
         self.__dict__.update(fresh.__dict__ | kept)
 

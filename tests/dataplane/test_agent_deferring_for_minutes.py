@@ -48,3 +48,28 @@ async def test_a_change_of_mind_and_a_new_agent_in_the_middle_of_it_grow_nothing
     await world.rounds(60 * MINUTES)
     assert world.emb_percent == pytest.approx(20, abs=1)
     assert world.engine.violations == []
+
+
+@pytest.mark.parametrize("answer", ["conflict", "unsupported"])
+async def test_an_engine_that_refuses_after_minutes_of_deferring_keeps_its_split_until_it_is_asked_anew(
+    world: World, answer: str
+) -> None:
+    await world.rounds(2)
+    world.engine.lag_readings = 60 * MINUTES
+    world.static(30)
+    await world.rounds(60)
+    world.engine.put_fault = answer
+    world.engine.lag_readings = world.engine._lag = 0  # the bytes are free now, and the next write is refused
+    await world.rounds(60)
+    engine = world.engine
+    refused = len(engine.puts)
+    await world.rounds(30)
+    assert sum(engine.limits) < engine.pool_bytes, "what was given up is not taken back on its own"
+    assert len(engine.puts) - refused <= 3, "nobody insists"
+    assert world.reason == {"conflict": "SecondWriter", "unsupported": "NotResizable"}[answer]
+    engine.put_fault = ""
+    world.static(60)
+    await world.rounds(60)
+    assert world.emb_percent == pytest.approx(60, abs=1)
+    assert sum(engine.limits) == engine.pool_bytes
+    assert engine.violations == []
