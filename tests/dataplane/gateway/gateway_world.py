@@ -16,7 +16,9 @@ from contract.keys import SLOTS, slot_of, user_key
 from contract.table import InstanceState, RoutingTable, TableInstance, pack_slots
 from dataplane.gateway.agent import GatewayAgent
 from dataplane.gateway.config import GatewayConfig
+from dataplane.gateway.held import read_held
 from dataplane.gateway.runtime_api import RuntimeApi, RuntimeUnavailable
+from dataplane.gateway.tables import want_of
 from testbed.debian import Tree
 
 POOL_KEY = b"0123456789abcdef"
@@ -294,3 +296,38 @@ async def until(condition: Callable[[], object]) -> None:
             if result:
                 return
             await asyncio.sleep(0.03)
+
+
+async def asked(gateway: Gateway, command: str) -> str:
+    """What HAProxy answers to a command of its runtime API."""
+    api = RuntimeApi(gateway.config.admin_socket)
+    try:
+        return await api.ask(command)
+    finally:
+        await api.close()
+
+
+async def held_slots(gateway: Gateway) -> dict[int, int]:
+    """Server id of each slot, as HAProxy holds it."""
+    api = RuntimeApi(gateway.config.admin_socket)
+    try:
+        return dict((await read_held(api, gateway.config)).slots)
+    finally:
+        await api.close()
+
+
+async def holds(gateway: Gateway, wanted: RoutingTable) -> bool:
+    """Whether HAProxy holds the slots of a table; not while it does not answer."""
+    try:
+        return await held_slots(gateway) == dict(want_of(wanted).slots)
+    except RuntimeUnavailable:
+        return False
+
+
+async def has_servers(gateway: Gateway, count: int) -> bool:
+    """Whether HAProxy has so many servers."""
+    api = RuntimeApi(gateway.config.admin_socket)
+    try:
+        return len((await read_held(api, gateway.config)).servers) == count
+    finally:
+        await api.close()

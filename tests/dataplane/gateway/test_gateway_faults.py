@@ -8,13 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from gateway_toy import Toy
-from gateway_world import POOL_KEY, Caller, Gateway, free_port, owner_in, row, table, until
+from gateway_world import POOL_KEY, Caller, Gateway, asked, has_servers, held_slots, holds, owner_in, row, table, until
 
 from contract.keys import SLOTS, user_key
 from contract.table import InstanceState, RoutingTable
-from dataplane.gateway.held import read_held
-from dataplane.gateway.runtime_api import RuntimeApi, RuntimeUnavailable
+from dataplane.gateway.runtime_api import RuntimeApi
 from dataplane.gateway.servers import server_id
 from dataplane.gateway.tables import GENERATION_KEY, want_of
 
@@ -57,7 +55,7 @@ async def test_an_instance_comes_and_another_drains_and_goes_without_a_failed_or
         four = table(4, gateway.rows("a", "c", "d"))
         allowed.also(four)
         await gateway.offer(four)
-        await until(lambda: _servers(gateway, 3))
+        await until(lambda: has_servers(gateway, 3))
         await gateway.toys["b"].kill()  # after it left HAProxy nobody misses it
         await asyncio.sleep(0.2)
     assert (load.failed, load.wrong) == ([], [])
@@ -111,7 +109,7 @@ async def test_the_survivors_of_a_small_fleet_take_the_users_of_a_dead_one_whate
             await gateway.toys["b"].kill()
             await asyncio.sleep(0.15)
             await gateway.toys["b"].start()
-            await _asked(gateway, f"set server gr_fleet/s{server_id('b', 'uid-b')} health up")
+            await asked(gateway, f"set server gr_fleet/s{server_id('b', 'uid-b')} health up")
             await asyncio.sleep(0.1)
     assert (load.failed, load.wrong) == ([], [])
 
@@ -135,7 +133,7 @@ async def test_with_every_instance_down_the_answer_is_503_and_comes_at_once_afte
         await toy.kill()
 
     async def down() -> bool:
-        states = (await _asked(gateway, "show stat gr_fleet 4 -1")).splitlines()[1:]
+        states = (await asked(gateway, "show stat gr_fleet 4 -1")).splitlines()[1:]
         return bool(states) and all(",DOWN" in line for line in states if line)
 
     await until(down)
@@ -167,7 +165,7 @@ async def test_a_haproxy_that_is_killed_and_started_again_has_servers_slots_and_
     await gateway.settle()
     await gateway.kill_haproxy()
     await gateway.start_haproxy()
-    await until(lambda: gateway.agent.counts.restarts_seen == 1 and _same(gateway, wanted))
+    await until(lambda: gateway.agent.counts.restarts_seen == 1 and holds(gateway, wanted))
     for i in range(20):
         assert (await gateway.ask(f"hot{i}")).me == "a"
         assert (await gateway.ask(f"u{i}")).me == owner_in(wanted)(user_key(POOL_KEY, f"u{i}"))
@@ -213,7 +211,7 @@ async def test_a_reload_under_load_loses_nothing_keeps_the_tables_and_the_agent_
             assert gateway.process is not None
             gateway.process.send_signal(signal.SIGUSR2)
             await until(lambda seen=seen: gateway.agent.counts.restarts_seen > seen)
-            await until(lambda: _same(gateway, one))
+            await until(lambda: holds(gateway, one))
             allowed.anybody = set()
         await asyncio.sleep(0.2)
     assert (load.failed, load.wrong) == ([], [])
@@ -236,7 +234,7 @@ async def test_a_push_that_breaks_half_way_is_finished_by_the_next_agent(gateway
         gateway.start_agent()
         await gateway.offer(two)
     assert (load.failed, load.wrong) == ([], [])
-    assert await _held_slots(gateway) == dict(want.slots)
+    assert await held_slots(gateway) == dict(want.slots)
 
 
 async def test_traffic_goes_on_while_the_agent_is_gone_and_the_next_one_writes_nothing_that_is_already_there(
@@ -255,45 +253,6 @@ async def test_traffic_goes_on_while_the_agent_is_gone_and_the_next_one_writes_n
     assert gateway.agent.counts.commands == 0
 
 
-async def test_an_agent_with_an_older_table_than_haproxy_holds_changes_nothing(gateway: Gateway) -> None:
-    one, two = (table(n, gateway.rows("a", "b", "c"), owners=[(s + n) % 3 for s in range(SLOTS)]) for n in (1, 2))
-    await gateway.offer(two)
-    assert not gateway.agent.offer(one)
-    await gateway.stop_agent()
-    late = type(gateway.agent)(gateway.config, monotonic_s=gateway.agent._monotonic_s)
-    assert late.offer(one)
-    assert not await late.reconcile()
-    assert late.counts.commands == 0
-    assert await _held_slots(gateway) == dict(want_of(two).slots)
-
-
-async def test_a_tombstone_empties_the_gateway_and_a_pool_made_anew_begins_at_one(gateway: Gateway) -> None:
-    await gateway.offer(table(7, gateway.rows("a", "b", "c")))
-    await gateway.offer(table(8, []))
-    await until(lambda: _servers(gateway, 0))
-    assert (await gateway.ask("u")).status == 503
-    await gateway.offer(table(1, [row("a", gateway.toys["a"].port, uid="another")]))
-    assert (await gateway.ask("u")).me == "a"
-
-
-async def test_a_successor_of_the_same_name_does_not_inherit_what_the_first_held(gateway: Gateway) -> None:
-    await gateway.offer(table(1, gateway.rows("a", "b", "c")))
-    key = user_key(POOL_KEY, "hot")
-    gateway.agent.set_users({key: "uid-a"})
-    await gateway.settle()
-    successor = await Toy("a").start()
-    try:
-        two = table(
-            2, [row("a", successor.port, uid="second"), *gateway.rows("b", "c")], owners=[1 + s % 2 for s in range(SLOTS)]
-        )
-        await gateway.offer(two)
-        assert (await gateway.ask("hot")).me == owner_in(two)(key)
-        assert (await gateway.ask("u", x_gr_instance="a")).me == "a"
-        assert successor.served == 1
-    finally:
-        await successor.kill()
-
-
 async def test_a_drain_that_never_ends_is_cut_at_its_deadline(make: Callable[..., Gateway]) -> None:
     gateway = make(drain_seconds=1)
     await gateway.toy("a", delay_s=60.0)
@@ -304,47 +263,9 @@ async def test_a_drain_that_never_ends_is_cut_at_its_deadline(make: Callable[...
     stuck = asyncio.create_task(gateway.ask("u"))
     await until(lambda: len(gateway.toys["a"].attempts) == 1)
     await gateway.offer(table(2, gateway.rows("b")))
-    await until(lambda: _servers(gateway, 1))
+    await until(lambda: has_servers(gateway, 1))
     await asyncio.gather(stuck, return_exceptions=True)
     assert (await gateway.ask("u")).me == "b"
-
-
-async def test_two_replicas_that_disagree_converge_on_the_later_table(make: Callable[..., Gateway]) -> None:
-    ports = {name: f"127.0.0.1:{free_port()}" for name in ("left", "right")}
-    left, right = (make(name, peers=ports, local_peer=name) for name in ports)
-    for name in "abc":
-        right.toys[name] = await left.toy(name)
-    one, two = (table(n, left.rows("a", "b", "c"), owners=[(s + n) % 3 for s in range(SLOTS)]) for n in (1, 2))
-    for gateway in (left, right):
-        assert gateway.agent.offer(one)
-        await gateway.start_haproxy()
-        gateway.start_agent()
-        await gateway.settle()
-    await left.offer(two)
-    await until(lambda: _same(right, two))  # its own agent still has the first table, and keeps its hands off
-    await asyncio.sleep(0.2)
-    for gateway in (
-        left,
-        right,
-    ):  # entries of the first table that were on their way go back to the second at the next comparison
-        await until(lambda gateway=gateway: _same(gateway, two))
-    await right.offer(two)
-    assert await _held_slots(right) == dict(want_of(two).slots)
-
-
-async def test_a_replica_without_an_agent_learns_the_tables_from_its_peer(make: Callable[..., Gateway]) -> None:
-    ports = {name: f"127.0.0.1:{free_port()}" for name in ("left", "right")}
-    left, right = (make(name, peers=ports, local_peer=name) for name in ports)
-    for name in "abc":
-        right.toys[name] = await left.toy(name)
-    one = table(1, left.rows("a", "b", "c"))
-    await left.start_haproxy()
-    left.start_agent()
-    await left.offer(one)
-    right.agent.offer(one)
-    await right.start_haproxy()
-    await until(lambda: _same(right, one))
-    assert (await right.ask("u")).me == owner_in(one)(user_key(POOL_KEY, "u"))
 
 
 @pytest.mark.slow
@@ -366,7 +287,7 @@ async def test_a_thousand_instances_are_added_live_and_reached_also_after_a_rest
     assert len(seen) > 500
     await gateway.kill_haproxy()
     await gateway.start_haproxy()  # the file has all of them too
-    await until(lambda: gateway.agent.counts.restarts_seen == 1 and _same(gateway, wanted))
+    await until(lambda: gateway.agent.counts.restarts_seen == 1 and holds(gateway, wanted))
     assert (await gateway.ask("u1")).instance == owner_in(wanted)(user_key(POOL_KEY, "u1"))
 
 
@@ -376,47 +297,6 @@ async def test_the_load_of_these_tests_notices_an_answer_of_the_wrong_instance(g
         await asyncio.sleep(0.2)
     assert load.wrong
     assert not load.failed
-
-
-async def test_a_table_made_anew_with_a_lower_generation_is_obeyed_and_one_of_the_same_object_is_not(gateway: Gateway) -> None:
-    one, two = (table(n, gateway.rows("a", "b", "c"), owners=[(s + n) % 3 for s in range(SLOTS)]) for n in (1, 2))
-    assert gateway.agent.offer(two, uid="first")
-    await gateway.settle()
-    assert not gateway.agent.offer(one, uid="first")
-    assert gateway.agent.offer(one, uid="second")
-    await gateway.settle()
-    assert await _held_slots(gateway) == dict(want_of(one).slots)
-
-
-async def _asked(gateway: Gateway, command: str) -> str:
-    api = RuntimeApi(gateway.config.admin_socket)
-    try:
-        return await api.ask(command)
-    finally:
-        await api.close()
-
-
-async def _held_slots(gateway: Gateway) -> dict[int, int]:
-    api = RuntimeApi(gateway.config.admin_socket)
-    try:
-        return dict((await read_held(api, gateway.config)).slots)
-    finally:
-        await api.close()
-
-
-async def _same(gateway: Gateway, wanted: RoutingTable) -> bool:
-    try:
-        return await _held_slots(gateway) == dict(want_of(wanted).slots)
-    except RuntimeUnavailable:
-        return False
-
-
-async def _servers(gateway: Gateway, count: int) -> bool:
-    api = RuntimeApi(gateway.config.admin_socket)
-    try:
-        return len((await read_held(api, gateway.config)).servers) == count
-    finally:
-        await api.close()
 
 
 @pytest.mark.parametrize("frozen_s", [0.5])
@@ -430,4 +310,4 @@ async def test_a_frozen_haproxy_is_waited_for_and_then_brought_up_to_date(gatewa
         await asyncio.sleep(frozen_s)
     finally:
         os.kill(gateway.process.pid, signal.SIGCONT)
-    await until(lambda: _same(gateway, two))
+    await until(lambda: holds(gateway, two))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from gateway_certificates import certificate, context_of, signer_in
-from gateway_world import Gateway, row, table, until
+from gateway_world import Gateway, asked, row, table, until
 
 from contract.table import TableInstance
 from dataplane.gateway.agent import GatewayAgent
@@ -84,14 +84,7 @@ async def test_an_instance_known_by_name_is_served_once_it_has_an_address_and_mo
     assert {(await gateway.ask(f"u{i}")).me for i in range(20)} == {"a", "b"}
     gateway.agent.set_addresses({"a.test": "127.0.0.2"})
     await gateway.settle()
-    assert "127.0.0.2" in await _asked(gateway, "show servers state gr_fleet")
-
-
-async def _asked(gateway: Gateway, command: str) -> str:
-    await gateway.stop_agent()
-    answer = await gateway.agent._api.ask(command)
-    await gateway.agent._api.close()
-    return answer
+    assert "127.0.0.2" in await asked(gateway, "show servers state gr_fleet")
 
 
 def test_names_and_ip_addresses_are_told_apart_and_what_is_neither_is_left_out() -> None:
