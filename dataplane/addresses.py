@@ -1,7 +1,8 @@
 """IP addresses of instances as gateways and pickers hand them on: each is written as the system writes it.
 
 HAProxy and Envoy answer with addresses in that form, so what is held against an answer has to be in it too: another spelling of
-one address (`::ffff:a00:1` for `::ffff:10.0.0.1`) would look like a move, for ever.
+one address would look like a move, for ever. An IPv4 address inside an IPv6 one is given as what it is, as Envoy does not reach
+the other.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ def ip_of(host: str) -> str:
         return str(ip)
     if ip.scope_id is not None:
         raise ValueError("its address has a zone, which means nothing to others")
+    if ip.ipv4_mapped is not None:
+        return str(ip.ipv4_mapped)
     return socket.inet_ntop(socket.AF_INET6, ip.packed)
 
 
