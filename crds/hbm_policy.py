@@ -96,7 +96,8 @@ class Recovery(ApiModel):
     calm_seconds: Seconds = 30
     """Seconds without a burst after which the split counts as calm again."""
     freeze_when_blocking: Bool = True
-    """Hold the split during a burst on engines whose refill blocks serving; others keep moving under the refill cap."""
+    """Hold the split during a burst on engines whose refill blocks serving, for up to a minute, unless the move pays for the
+    standstill; others keep moving under the refill cap."""
 
 
 class Rollout(ApiModel):
