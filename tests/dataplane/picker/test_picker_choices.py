@@ -71,6 +71,20 @@ def test_a_hot_user_goes_where_its_state_is_unless_that_instance_drains_or_left(
         assert names(chooser.choose(key))[0] == "a"
 
 
+def test_what_chose_is_said_of_whom_was_chosen_and_not_of_what_was_asked_for() -> None:
+    chooser = chooser_of(row("a"), row("b"))
+    a, b = (chooser.fleet.by_name[name] for name in "ab")
+    key = next(key for key in KEYS if names(chooser.choose(key))[0] == "a")
+    said = chooser.reason
+    assert [said(a, key, ""), said(b, key, "")] == ["slot", "spread"]
+    assert [said(b, key, "b"), said(b, "", "b"), said(a, "", "b")] == ["choice", "choice", "anywhere"]
+    assert [said(a, key, "gone"), said(b, key, "a")] == ["slot", "spread"]
+    chooser.users = {key: "uid-b"}
+    assert [said(b, key, ""), said(a, key, ""), said(b, key, "b")] == ["hot", "slot", "choice"]
+    chooser.fleet = Fleet(None)
+    assert said(a, key, "") == "spread"
+
+
 def test_below_the_floor_nobody_leaves_its_owner_and_above_the_bound_new_requests_do() -> None:
     chooser = chooser_of(row("a"), row("b"), row("c"), limits=PickLimits(bound=LoadBound(percent=150, floor=2)))
     key = KEYS[0]
