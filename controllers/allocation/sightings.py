@@ -17,6 +17,7 @@ from contract.agent import AgentStatus, SplitReport
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]{0,63}")
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _LONGEST_P99_MS = 86_400_000.0
+_MOST_PER_SECOND = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +74,9 @@ def _problems(status: AgentStatus, usable_bytes: int | None) -> Iterator[str]:
             yield f"{field} is not between 0 and 100"
     if status.p99_ms is not None and not (math.isfinite(status.p99_ms) and 0.0 <= status.p99_ms <= _LONGEST_P99_MS):
         yield "p99Ms is not a latency"
+    rate = status.requests_per_second
+    if rate is not None and not 0.0 <= rate <= _MOST_PER_SECOND:
+        yield "requestsPerSecond is not a rate"
     for field, latency_ms in (("predictedP99Ms", status.predicted_p99_ms), ("goalP99Ms", status.goal_p99_ms)):
         if latency_ms is not None and not (math.isfinite(latency_ms) and 0.0 <= latency_ms <= _LONGEST_P99_MS):
             yield f"{field} is not a latency"

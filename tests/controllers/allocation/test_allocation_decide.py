@@ -267,6 +267,17 @@ def test_an_answer_that_cannot_be_true_is_recognised(changes: dict[str, Any], co
     assert problem_of(agent_status(), usable_bytes=USABLE) is None
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf"), -1.0, 1e12])
+@pytest.mark.parametrize(
+    "field",
+    [each.name for each in msgspec.structs.fields(AgentStatus) if each.type == (float | None) or each.name == "idle_seconds"],
+)
+def test_no_number_of_a_status_goes_unlooked_at(field: str, number: float) -> None:
+    """Each of them is written into a status, or counted with, somewhere."""
+    endless = field == "idle_seconds" and number == 1e12
+    assert (problem_of(agent_status(**{field: number}), usable_bytes=USABLE) is None) == endless
+
+
 def test_a_split_from_before_the_pool_was_made_smaller_is_no_lie() -> None:
     before = agent_status(generation=1)
     on_its_way = agent_status(split=resized(usable_bytes=20 * GIB, target_emb_bytes=30 * GIB))
