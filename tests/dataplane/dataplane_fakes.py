@@ -189,7 +189,15 @@ class FakeEngine:
         self.puts.append(request)
         status = self._judge(request)
         self.answers.append(status)
-        return SplitAnswer(status=status, split=self.split_state(), start_id=self.start_id)
+        split = self.split_state()
+        if self.put_fault == "lost":
+            raise Unreachable("PUT /split: TimeoutError")
+        if self.put_fault == "garbage":
+            raise ProtocolViolation("PUT /split: Expected `object`, got `array`")
+        if self.put_fault == "above pool":
+            split = msgspec.structs.replace(split, limits=PoolBytes(emb_bytes=self.pool_bytes, kv_bytes=self.granule_bytes))
+        started = "start-0" if self.put_fault == "another process" else self.start_id
+        return SplitAnswer(status=status, split=split, start_id=started)
 
     async def put_limits(self, request: LimitsRequest) -> LimitsAnswer:
         """The same rules as for the split. `lost before`, `lost after`: no answer comes, and the change is made in the latter."""

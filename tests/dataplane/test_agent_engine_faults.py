@@ -89,6 +89,34 @@ async def test_hostile_figures_freeze_the_split_with_a_reason_and_calm_thaws_it(
     assert world.engine.limits[0] < limits[0]
 
 
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [("above pool", "LimitsAbovePool"), ("garbage", "EngineGarbage"), ("lost", "EngineUnreachable")],
+)
+async def test_an_answer_to_a_write_is_distrusted_as_a_reading_is(world: World, fault: str, reason: str) -> None:
+    await world.rounds(3)
+    world.engine.put_fault = fault
+    world.static(30)
+    await world.rounds(1)
+    assert (world.reason, world.frozen) == (reason, True)
+    assert len(world.engine.puts) == 1, "nothing is built on such an answer"
+    world.engine.put_fault = ""
+    await world.rounds(12)
+    assert (world.reason, world.frozen) == ("StaticTarget", False)
+    assert world.emb_percent == pytest.approx(30, abs=1)
+
+
+async def test_an_answer_from_another_process_is_left_for_the_next_reading(world: World) -> None:
+    await world.rounds(3)
+    world.engine.put_fault = "another process"
+    world.static(30)
+    await world.rounds(1)
+    assert len(world.engine.puts) == 1
+    world.engine.put_fault = ""
+    await world.rounds(8)
+    assert world.emb_percent == pytest.approx(30, abs=1)
+
+
 async def test_an_engine_whose_clock_stands_still_is_stale(world: World) -> None:
     await world.rounds(3)
     world.static(30)

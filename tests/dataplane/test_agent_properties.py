@@ -18,10 +18,11 @@ FAULTS = [
     "more hits than asked",
     "negative",
 ]
+PUT_FAULTS = ["conflict", "unsupported", "lost", "garbage", "above pool", "another process"]
 
 events = st.one_of(
     st.tuples(st.just("fault"), st.sampled_from(["", "", *FAULTS])),
-    st.tuples(st.just("put"), st.sampled_from(["", "", "conflict", "unsupported"])),
+    st.tuples(st.just("put"), st.sampled_from(["", "", *PUT_FAULTS])),
     st.tuples(st.just("lag"), st.integers(0, 4)),
     st.tuples(st.just("reachable"), st.booleans()),
     st.tuples(st.just("restart engine"), st.none()),
