@@ -21,6 +21,8 @@ MAX_USERS = 5000
 MAX_REPORT_BYTES = 1024 * 1024
 """Largest report that is read."""
 MAX_OVERRIDES = 131_072
+MAX_OVERRIDES_MS = 86_400_000.0
+"""A day: for so long the overrides of a gateway that is gone hold at most."""
 OVERRIDES_PATH = "/gr/v1/overrides"
 """Where a gateway tells its overrides to clients."""
 _KEY_BYTES = 16
@@ -106,7 +108,7 @@ class OverrideTable(Wire, frozen=True, kw_only=True):
     instances: Annotated[list[Name], Meta(max_length=4096)]
     keys: str
     owners: str
-    for_ms: Milliseconds
+    for_ms: Annotated[float, Meta(ge=0, le=MAX_OVERRIDES_MS)]
     revision: Name = ""
 
 

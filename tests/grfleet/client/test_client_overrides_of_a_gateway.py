@@ -111,7 +111,14 @@ async def test_another_gateway_behind_the_same_name_is_taken_as_it_is(router: Ro
     assert "b" * 32 in router.overrides
 
 
-@pytest.mark.parametrize("broken", [b"", b"[]", b'{"instances":[],"keys":"AAAA","owners":"","forMs":1}', b"{" * 9])
+NOBODY = b'{"instances":[],"keys":"","owners":"","forMs":%s}'
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [b"", b"[]", b'{"instances":[],"keys":"AAAA","owners":"","forMs":1}', b"{" * 9]
+    + [NOBODY % for_ms for for_ms in (b"-1", b"86400001", b"1e308", b"1e999", b"NaN", b"null", b'"1"')],
+)
 async def test_an_answer_that_is_no_table_of_overrides_changes_nothing_and_is_told(
     router: Router, clock: HandClock, broken: bytes
 ) -> None:
