@@ -19,6 +19,8 @@ from contract.table_sources.sources import Sighting, Sleep, Source
 
 WORKED_MS = 10_000.0
 """A source that held out for so long worked; a shorter session that brought no new table is as good as a failure."""
+CLEAN_MS = 1_000.0
+"""The same of one that ended as it should: a proxy that ends every watch after a moment must not keep tables back."""
 LONGEST_PAUSE_S = 10.0
 
 
@@ -46,7 +48,7 @@ async def unbroken(
             problem = _said(error)
         if problem:
             yield Sighting(problem=problem)
-        if clock() - began_ms >= WORKED_MS:
+        if clock() - began_ms >= (WORKED_MS if problem else CLEAN_MS):
             backoff.reset()
         await sleep(backoff.pause_s())
 
