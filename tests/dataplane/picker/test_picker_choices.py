@@ -85,6 +85,18 @@ def test_what_chose_is_said_of_whom_was_chosen_and_not_of_what_was_asked_for() -
     assert said(a, key, "") == "spread"
 
 
+@pytest.mark.parametrize("subset", [False, True])
+@pytest.mark.parametrize(("load", "stays"), [(0, True), (1, True), (2, False), (3, False)])
+def test_the_request_that_would_come_on_top_counts_against_floor_and_bound_inside_a_subset_too(
+    load: int, *, stays: bool, subset: bool
+) -> None:
+    chooser = chooser_of(row("a"), row("b"), row("c"), limits=PickLimits(bound=LoadBound(percent=125, floor=2)))
+    key = next(key for key in KEYS if names(chooser.choose(key))[0] == "a")
+    chooser.fleet.by_name["a"].in_flight = load
+    addresses = frozenset(each.address for each in chooser.fleet.members) if subset else None
+    assert (names(chooser.choose(key, subset=addresses))[0] == "a") is stays
+
+
 def test_below_the_floor_nobody_leaves_its_owner_and_above_the_bound_new_requests_do() -> None:
     chooser = chooser_of(row("a"), row("b"), row("c"), limits=PickLimits(bound=LoadBound(percent=150, floor=2)))
     key = KEYS[0]
