@@ -86,6 +86,21 @@ def test_the_instance_that_really_served_is_named_and_holds_the_load() -> None:
     assert (here.in_flight, there.in_flight, one.counts.streams) == (0, 0, 0)
 
 
+def test_an_instance_that_served_though_it_was_not_among_those_named_is_named_then() -> None:
+    one = picker()
+    one.chooser.set_limits(PickLimits(endpoints=1))
+    exchange = one.exchange()
+    here = one.chooser.fleet.by_address[
+        answered(exchange, request(x_user_id=b"ann")).dynamic_metadata["envoy.lb"][messages.DESTINATION]
+    ]
+    there = next(each for each in one.chooser.fleet.members if each is not here)
+    served = ext_proc.ProcessingRequest(response_headers=ext_proc.HttpHeaders())
+    served.metadata_context.filter_metadata["envoy.lb"].update({messages.SERVED: there.address})
+    mutation = answered(exchange, served).response_headers.response.header_mutation
+    assert [each.header.raw_value.decode() for each in mutation.set_headers] == [there.name]
+    assert (here.in_flight, there.in_flight, one.counts.retried) == (0, 1, 1)
+
+
 def test_an_address_that_no_table_has_is_named_as_nobody() -> None:
     one = picker()
     exchange = one.exchange()
