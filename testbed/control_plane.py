@@ -13,7 +13,6 @@ import os
 import secrets
 import ssl
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -385,12 +384,10 @@ class ControlPlane:
             credentials.write_kubeconfig(path, url=self.url, ca_file=self.ca_file, token=token, user=user)
 
     def _start_watchdog(self) -> None:
-        self._watchdog = processes.start(
-            "watchdog",
-            [sys.executable, "-S", "-m", "testbed.watchdog", self.name],
+        self._watchdog = state.start_watchdog(
+            self.name,
             log=self.log("watchdog"),
             record=lambda identity: self._save(replace(self.record, watchdog=identity)),
-            environment={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent)},
         )
 
     def _end_watchdog(self, identity: processes.Identity) -> None:

@@ -14,8 +14,9 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -170,3 +171,14 @@ def sweep() -> list[str]:
                     remove(record, grace_seconds=0)
                     removed.append(record.name)
     return removed
+
+
+def start_watchdog(name: str, *, log: Path, record: Callable[[Identity], None]) -> subprocess.Popen[bytes]:
+    """Start the process that cleans up after the owner of a record, however that ends; `record` writes down who it is."""
+    return processes.start(
+        "watchdog",
+        [sys.executable, "-S", "-m", "testbed.watchdog", name],
+        log=log,
+        record=record,
+        environment={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent)},
+    )

@@ -11,7 +11,6 @@ import os
 import secrets
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -117,13 +116,7 @@ class OutsideCluster:
             assert self._record is not None
             self._save(replace(self._record, watchdog=identity))
 
-        self._watchdog = processes.start(
-            "watchdog",
-            [sys.executable, "-S", "-m", "testbed.watchdog", self.name],
-            log=self.directory / "logs" / "watchdog.log",
-            record=keep,
-            environment={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent.parent)},
-        )
+        self._watchdog = state.start_watchdog(self.name, log=self.directory / "logs" / "watchdog.log", record=keep)
 
     # Use ---------------------------------------------------------------------------------------------------------
 
