@@ -134,6 +134,7 @@ async def test_render_only_writes_the_servers_of_the_table_and_ends(short_folder
     [
         (["--pool-key", "/nowhere"], "/nowhere"),
         (["--bind", "here"], "bind"),
+        (["--retriable-bytes", "16000"], "retriable bytes: 16000 lies outside 16384..1048576"),
         (["--health-bind", "here"], "--health-bind"),
         (["--table", "kubernetes:x"], "kubernetes:NAMESPACE/NAME"),
         (["--peer", "a"], "NAME=HOST:PORT"),
