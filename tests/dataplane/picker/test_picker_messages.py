@@ -24,10 +24,10 @@ POOL_KEY = b"0123456789abcdef"
 DUPLEX = ProcessingMode.FULL_DUPLEX_STREAMED
 
 
-def picker(**edge: object) -> Picker:
+def picker(*, limits: PickLimits | None = None, **edge: object) -> Picker:
     made = Picker(
         Edge(pool_key=POOL_KEY, **edge),  # type: ignore[arg-type]  # names and types are the test's own
-        limits=PickLimits(),
+        limits=limits or PickLimits(),
         monotonic_s=lambda: 0.0,
         rng=random.Random(1),
     )
@@ -87,8 +87,7 @@ def test_the_instance_that_really_served_is_named_and_holds_the_load() -> None:
 
 
 def test_an_instance_that_served_though_it_was_not_among_those_named_is_named_then() -> None:
-    one = picker()
-    one.chooser.set_limits(PickLimits(endpoints=1))
+    one = picker(limits=PickLimits(endpoints=1))
     exchange = one.exchange()
     here = one.chooser.fleet.by_address[
         answered(exchange, request(x_user_id=b"ann")).dynamic_metadata["envoy.lb"][messages.DESTINATION]
