@@ -8,7 +8,9 @@ import pytest
 from dataplane_fakes import FakeEngine
 
 from contract.engine import Observe
-from dataplane.agent.observe import _all_numbers_are_sound, _counters_of, _numbers, _paths, _regression
+from contract.histogram import MAX_BUCKET, MIN_BUCKET
+from dataplane.agent.observe import _all_numbers_are_sound, _counters_of, _fault, _numbers, _paths, _regression
+from dataplane.agent.reasons import Freeze
 
 
 async def full_reading() -> Observe:
@@ -21,7 +23,7 @@ async def full_reading() -> Observe:
     )
 
 
-def replaced(value: Any, path: list[str], number: float) -> Any:
+def replaced(value: Any, path: list[str], number: Any) -> Any:
     if not path:
         return number
     return msgspec.structs.replace(value, **{path[0]: replaced(getattr(value, path[0]), path[1:], number)})
@@ -73,3 +75,46 @@ async def test_a_bucket_that_fell_is_found_in_whatever_order_they_come(
     found = _regression(new, _counters_of(new.counters), old, _counters_of(old.counters))
     assert (found is None) == (fell is None)
     assert found is None or str(fell) in found[1]
+
+
+GROW_ONLY = ("epoch", "clock_ms", *(path for path in _paths(Observe) if path.startswith("counters.")))
+
+
+@pytest.mark.parametrize("path", GROW_ONLY)
+async def test_whatever_may_only_grow_for_one_process_is_found_and_named_when_it_falls(path: str) -> None:
+    first = await full_reading()
+    before, same, fell = (replaced(first, path.split("."), number) for number in (7, 7, 6))
+    counted = _counters_of(before.counters)
+    assert _regression(same, _counters_of(same.counters), before, counted) is None
+    found = _regression(fell, _counters_of(fell.counters), before, counted)
+    assert found is not None
+    assert found[0] is Freeze.COUNTERS_WENT_BACK
+    assert {"clock_ms": "clockMs"}.get(path, path) in found[1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"start_id": ""}, Freeze.ENGINE_GARBAGE),
+        ({"latency.anchor_ms": 0.0}, Freeze.ENGINE_GARBAGE),
+        ({"latency.counts": {MAX_BUCKET + 1: 1}}, Freeze.ENGINE_GARBAGE),
+        ({"latency.counts": {MIN_BUCKET - 1: 1}}, Freeze.ENGINE_GARBAGE),
+        (
+            {"counters.kv.tokens_hit_dram": 1, "counters.kv.tokens_hit_hbm": 1, "counters.kv.tokens_asked": 1},
+            Freeze.ENGINE_GARBAGE,
+        ),
+        ({"counters.emb.rows_hit": 2, "counters.emb.rows_asked": 1}, Freeze.ENGINE_GARBAGE),
+        ({"split.limits.kv_bytes": FakeEngine().pool_bytes}, Freeze.LIMITS_ABOVE_POOL),
+        ({"split.overage_bytes": -1}, Freeze.ENGINE_GARBAGE),
+        ({"counters.work_ms.kv_miss": math.nan}, Freeze.NOT_A_NUMBER),
+    ],
+)
+async def test_what_the_contract_forbids_in_a_reading_has_its_reason(changes: dict[str, Any], reason: Freeze) -> None:
+    seen = await full_reading()
+    describe = await FakeEngine().describe()
+    assert _fault(seen, _counters_of(seen.counters), describe=describe, base=None, base_counted=()) is None
+    for path, value in changes.items():
+        seen = replaced(seen, path.split("."), value)
+    found = _fault(seen, _counters_of(seen.counters), describe=describe, base=None, base_counted=())
+    assert found is not None
+    assert found[0] is reason
