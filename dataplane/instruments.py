@@ -85,7 +85,7 @@ class _Numbers(_Instrument):
 
     def labels(self, **values: str) -> _Number:
         """The series with these labels, which begins at 0; KeyError when one is not given."""
-        key = tuple([values[name] for name in self.label_names])
+        key = tuple(map(values.__getitem__, self.label_names))
         found = self._numbers.get(key)
         if found is None:
             found = self._numbers[key] = _Number()

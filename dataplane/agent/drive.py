@@ -33,7 +33,7 @@ class Driven(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def moved(self) -> bool:
         """Whether the engine took at least one change in."""
-        return any(status in (Answer.APPLIED, Answer.DEFERRED) for status in self.statuses)
+        return Answer.APPLIED in self.statuses or Answer.DEFERRED in self.statuses
 
 
 class Driver:

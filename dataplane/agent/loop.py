@@ -141,14 +141,14 @@ class Agent:
         """Do one round; whatever fails in it is logged, reported as InternalError and tried again in the next."""
         started_s = self._monotonic_s()
         try:
-            with self.metrics.tick_seconds.time():
-                await self._round(started_s * 1000.0)
+            await self._round(started_s * 1000.0)
         except Exception:
             log.exception("round failed")
             self._distrust(NoReading(reason=Freeze.INTERNAL_ERROR, message=""))
             self._known.verdict = report.frozen_verdict(NoReading(reason=Freeze.INTERNAL_ERROR, message=""))
             self._idleness.heard_nothing(unreachable=False)
         self._round_at_s = self._monotonic_s()
+        self.metrics.tick_seconds.observe(self._round_at_s - started_s)
 
     async def _round(self, now_ms: float) -> None:
         reading = await self._observer.read()
@@ -192,7 +192,7 @@ class Agent:
             self._window.add(reading.now)
         self._read_at_ms = now_ms
         self._known.describe, self._known.split = reading.describe, reading.now.split
-        self._known.serving = report.serving_of(reading.now)
+        self._known.observed = reading.now
         self._known.start_id, self._known.epoch = reading.now.start_id, reading.now.epoch
         self._known.reachable, self._known.trouble = True, ""
         self._idleness.saw(reading.now)
@@ -232,13 +232,14 @@ class Agent:
                 second_writer=self._driver.second_writer,
                 resizable=self._driver.resizable,
             )
-        with self.metrics.decide_seconds.time():
-            view = self._estimators.view()
-            blocking = isinstance(reading, Reading) and reading.describe.refill_blocks_serving
-            intent = self._policy_intent(held, blocking=blocking)
-            decision, self._state = decide(
-                observation, view, intent, self._state, now_ms, model=self._models.wanted_by(self._offers.spec)
-            )
+        started_s = self._monotonic_s()
+        view = self._estimators.view()
+        blocking = isinstance(reading, Reading) and reading.describe.refill_blocks_serving
+        intent = self._policy_intent(held, blocking=blocking)
+        decision, self._state = decide(
+            observation, view, intent, self._state, now_ms, model=self._models.wanted_by(self._offers.spec)
+        )
+        self.metrics.decide_seconds.observe(self._monotonic_s() - started_s)
         return decision
 
     def _policy_intent(self, held: AcceptedIntent | None, *, blocking: bool) -> AllocationIntent | None:
@@ -276,7 +277,7 @@ class Agent:
         driven = await self._driver.drive(
             split,
             start_id=reading.now.start_id,
-            may_use_bytes=self._may_use_bytes(reading),
+            may_use_bytes=decision.inputs.observation.usable_bytes,
             max_change_bytes=describe.max_split_change_bytes or describe.pool_bytes,
             target_emb_bytes=target,
             refill_bytes_per_second=refill_rate(self._offers.spec, reading.describe, decision),
@@ -291,7 +292,8 @@ class Agent:
 
     def _target(self, reading: Reading, decision: Decision, now_ms: float) -> int | None:
         """Where the split may be driven to now, as users that a smaller KV cache loses are withdrawn from gateways first."""
-        return self._withdrawal.target(reading, decision, may_use_bytes=self._may_use_bytes(reading), now_ms=now_ms)
+        usable = decision.inputs.observation.usable_bytes
+        return self._withdrawal.target(reading, decision, may_use_bytes=usable, now_ms=now_ms)
 
     def _conclude(self, reading: Reading | NoReading, decision: Decision, verdict: Verdict, driven: Driven | None) -> None:
         """Record the round and show it in logs and counters; status and gauges are read off when somebody asks."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from contract.agent import AgentStatus, DecisionRecord, Enforcement, EngineReport, ServingReport, SplitReport, Strategy
+from contract.agent import AgentStatus, DecisionRecord, EngineReport, ServingReport, SplitReport, Strategy
 from contract.engine import Describe, LimitsRequest, Observe, SplitState
 from dataplane.agent.drive import Driven
 from dataplane.agent.intent import AcceptedIntent, usable_bytes
@@ -13,7 +13,7 @@ from dataplane.agent.observe import NoReading, Reading
 from dataplane.agent.reasons import MESSAGES, Hold
 from dataplane.agent.window import Report
 from policies.allocation.recovery import Phase
-from policies.allocation.types import Decision, Layer, Reason
+from policies.allocation.types import Decision, Enforcement, Layer, Reason
 
 _DATA_FREEZES = frozenset({Reason.MISSING_DATA, Reason.STALE_DATA, Reason.NOT_A_NUMBER, Reason.SECOND_WRITER})
 _ORDERS = frozenset({Reason.NO_INTENT, Reason.PAUSED})
@@ -34,7 +34,7 @@ class Known:
 
     describe: Describe | None = None
     split: SplitState | None = None
-    serving: ServingReport | None = None
+    observed: Observe | None = None
     cap_bytes: int | None = None
     limits: LimitsRequest | None = None
     draining: bool = False
@@ -53,6 +53,11 @@ class Known:
         default_factory=lambda: Verdict(reason="Starting", message="no round yet", frozen=False, may_drive=False)
     )
 
+    @property
+    def serving(self) -> ServingReport | None:
+        """What capacity decisions need of the last trusted observation."""
+        return serving_of(self.observed) if self.observed is not None else None
+
 
 def verdict(reading: Reading | NoReading, decision: Decision, *, distrusted: NoReading | None, calm_left: int) -> Verdict:
     """Say what a round comes to.
@@ -66,14 +71,14 @@ def verdict(reading: Reading | NoReading, decision: Decision, *, distrusted: NoR
     if reading.previous is None and decision.reason not in _ORDERS:
         none = Hold.NO_WINDOW
         return Verdict(reason=none.value, message=MESSAGES[none], frozen=False, may_drive=False)
-    message = MESSAGES.get(decision.reason.value, "")
+    message = MESSAGES.get(decision.reason, "")
     if decision.guest is not None and decision.guest.outlier:
         message = f"{message} ({decision.guest.outlier})"
     intent = decision.inputs.intent
-    if intent is not None and intent.enforcement.value == Enforcement.SHADOW:
+    if intent is not None and intent.enforcement is Enforcement.SHADOW:
         message = f"shadow, recorded and not applied: {message}"
     return Verdict(
-        reason=decision.reason.value,
+        reason=decision.reason,
         message=message,
         frozen=decision.reason in _DATA_FREEZES,
         may_drive=decision.may_apply,
@@ -89,7 +94,7 @@ def frozen_verdict(reading: NoReading, *, after: str = "") -> Verdict:
 
 def strategy_asked(held: AcceptedIntent | None) -> str:
     """Return the strategy of the intent in force, or None as a word."""
-    return held.spec.strategy.value if held is not None else "None"
+    return held.spec.strategy if held is not None else "None"
 
 
 def record(

@@ -17,7 +17,7 @@ from typing import Protocol, Self, cast
 from dataplane.http.answer import IncomingAnswer, Malformed, Response, UsualHead
 from dataplane.quiet_loop import forget, readable
 
-PATIENCE_MS = 2
+PATIENCE_MS = 10
 """Longest wait for an answer that holds up everything else in the process."""
 _READ_BYTES = 32 * 1024
 

@@ -156,9 +156,12 @@ def _adopt(split: SplitInForce, answer: Answer, state: ApplyState, now_ms: float
     if answer is Answer.UNSUPPORTED or state.phase is Phase.UNSUPPORTED:
         return msgspec.structs.replace(state, revision=split.revision, phase=Phase.UNSUPPORTED)
     foreign = answer in (Answer.CONFLICT, Answer.STALE) or split.revision not in (state.revision, state.sent_revision)
-    recent = tuple(t for t in state.conflicts_at_ms if now_ms - t < _CONFLICT_WINDOW_MS)
+    recent = state.conflicts_at_ms
+    if recent:
+        recent = tuple(t for t in recent if now_ms - t < _CONFLICT_WINDOW_MS)
     if foreign:
         recent = (*recent, now_ms)[-_CONFLICTS:]
-    frozen = len(recent) >= _CONFLICTS or (state.second_writer and bool(recent))
-    phase = Phase.SECOND_WRITER if frozen else Phase.SETTLED if state.second_writer else state.phase
+    was_frozen = state.second_writer
+    frozen = len(recent) >= _CONFLICTS or (was_frozen and bool(recent))
+    phase = Phase.SECOND_WRITER if frozen else Phase.SETTLED if was_frozen else state.phase
     return msgspec.structs.replace(state, revision=split.revision, conflicts_at_ms=recent, phase=phase)

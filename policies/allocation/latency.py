@@ -23,7 +23,8 @@ def delta(after: Mapping[int, int], before: Mapping[int, int]) -> dict[int, int]
     """
     changed = after.items() - before.items()  # few of many
     out = {k: more for k, count in changed if (more := count - before.get(k, 0))}
-    if min(out.values(), default=0) < 0 or any(before[k] for k in before.keys() - after.keys()):
+    gone = before.keys() - after.keys()
+    if min(out.values(), default=0) < 0 or (gone and any(before[k] for k in gone)):
         return None
     return out
 
@@ -71,9 +72,8 @@ def quantile(counts: Mapping[int, int], q: float, *, anchor_ms: float, age_ms: f
         here = counts[k]
         if here <= 0:
             continue
-        low, high = anchor_ms * BUCKET_RATIO**k, anchor_ms * BUCKET_RATIO ** (k + 1)
-        value = high
         if below + here >= rank:
+            low, high = anchor_ms * BUCKET_RATIO**k, anchor_ms * BUCKET_RATIO ** (k + 1)
             value = low + (high - low) * max(rank - below, 0.0) / here
             break
         below += here

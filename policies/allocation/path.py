@@ -133,9 +133,12 @@ class PathResults:
     guest: Guest | None
 
 
+_KERNEL = "c" if core.available() else "numpy"
+
+
 def kernel() -> str:
     """What evaluates the path in this process; decisions made by one are replayed by the same."""
-    return "c" if core.available() else "numpy"
+    return _KERNEL
 
 
 def evaluate(rows: PathRows, model: TrainedModel | None) -> PathResults:

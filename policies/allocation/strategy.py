@@ -7,6 +7,9 @@ recorded decision again. On doubtful data the split is held: nothing shrinks or 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any
 
 import msgspec
 
@@ -30,7 +33,9 @@ from policies.allocation.types import (
 )
 from policies.measurement import Fresh, Missing, NotANumber, Stale
 
-_REQUIRED = ("kv_tokens_asked", "kv_tokens_hit", "emb_rows_asked", "emb_rows_hit", "demand_bytes", "p99_ms", "utilisation")
+_required_of: Callable[[Observation], tuple[Any, ...]] = attrgetter(
+    "kv_tokens_asked", "kv_tokens_hit", "emb_rows_asked", "emb_rows_hit", "demand_bytes", "p99_ms", "utilisation"
+)
 # Freezes under which a move already begun may still be completed: the engine's own pace, not bad data.
 _PACED = frozenset(
     {Reason.ENGINE_DEFERRING, Reason.REFILL_BACKLOG, Reason.IDLE, Reason.ESTIMATE_NOT_TRUSTED, Reason.BURST_FREEZE}
@@ -178,10 +183,9 @@ def _freeze(observation: Observation, view: EstimatorView, intent: AllocationInt
         return None
     if isinstance(observation.requests, Fresh) and observation.requests.value <= 0.0:
         return Reason.IDLE  # no requests is a fact; without them nothing else of this interval means anything
-    for name in _REQUIRED:
-        doubt = _doubt(getattr(observation, name))
-        if doubt is not None:
-            return doubt
+    for figure in _required_of(observation):
+        if type(figure) is not Fresh:
+            return _doubt(figure)
     return None
 
 
