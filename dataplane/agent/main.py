@@ -7,6 +7,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from dataplane.memory import in_one_heap
+
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -19,6 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             "(or --insecure-unsigned-intents for experiments)\n"
         )
         return 2
+    if argv is None:
+        in_one_heap()
     # One agent decides ten times a second on small arrays: threads of a linear algebra library would only cost memory.
     for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")

@@ -3,9 +3,6 @@
 import asyncio
 import base64
 import binascii
-import contextlib
-import ctypes
-import gc
 import json
 import logging
 import os
@@ -17,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from contract.sockets import CannotListen
-from dataplane import logs
+from dataplane import logs, memory
 from dataplane.agent.engine_link import EngineLink
 from dataplane.agent.intent import IntentBook
 from dataplane.agent.loop import Agent
@@ -90,7 +87,7 @@ async def _serve(settings: Settings, *, key: bytes | None, token: str | None) ->
         loop.add_signal_handler(number, stop.set)
     try:
         async with engine, serving(route_of(agent), settings.listen) as address:
-            _settle_memory()
+            memory.settle()
             sys.stdout.write(json.dumps({"listen": address, "pid": os.getpid()}) + "\n")
             sys.stdout.flush()
             log.info("started", extra={"listen": address, "engine": settings.engine})
@@ -101,14 +98,6 @@ async def _serve(settings: Settings, *, key: bytes | None, token: str | None) ->
     except CannotListen as error:
         raise ConfigurationError(f"--listen {error}") from error
     return 0
-
-
-def _settle_memory() -> None:
-    """What was loaded stays: leave it out of every collection, and give back what loading it took for a while."""
-    gc.collect()
-    gc.freeze()
-    with contextlib.suppress(OSError, AttributeError):  # a C library without it
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _renewed_key(path: str | None) -> bytes | None:
