@@ -115,12 +115,13 @@ class ResidencyBook:
         gone
             Keys of users whose state it has dropped.
         whole
-            It begins anew: nothing of what was reported before counts any more.
+            It begins anew: nothing of what was reported before counts any more, nor does the cursor, which one who counts wrong
+            may have told too high.
         """
         page = self._pages.get(uid)
         if page is None or page.start_id != start_id:
             return Outcome.FENCED
-        if (generation, cursor) < (page.generation, page.cursor):
+        if generation < page.generation or (generation == page.generation and cursor < page.cursor and not whole):
             return Outcome.OLD
         if whole or generation > page.generation:
             page.reported.clear()

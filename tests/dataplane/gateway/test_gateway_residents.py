@@ -83,6 +83,18 @@ def test_a_successor_that_goes_on_from_the_cursor_of_another_start_is_asked_anew
     assert fleet.choose().users == {KEY: AWAY}
 
 
+def test_an_agent_whose_cursor_goes_backwards_is_asked_anew_and_heard_again(fleet: Fleet) -> None:
+    fleet.cursors[AWAY] = 1 << 60
+    fleet.tell(AWAY, state(key_of(8)))
+    fleet.choose()
+    fleet.cursors[AWAY] = 5
+    fleet.tell(AWAY, state(KEY), whole=False)
+    assert fleet.residents.cursor_of(AWAY) == 0
+    fleet.tell(AWAY, state(KEY))
+    assert fleet.residents.cursor_of(AWAY) == 7
+    assert fleet.choose().users[KEY] == AWAY
+
+
 def test_emptied_caches_withdraw_what_was_made_for_them(fleet: Fleet) -> None:
     fleet.tell(AWAY, state(KEY))
     fleet.choose()

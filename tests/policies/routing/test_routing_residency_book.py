@@ -59,6 +59,17 @@ def test_generations_never_go_back_and_a_new_one_begins_with_nothing() -> None:
     assert held(book) == [("a", "w", False)]
 
 
+def test_a_cursor_that_was_told_too_high_holds_until_the_instance_begins_anew_and_a_generation_for_as_long_as_it_lives() -> None:
+    book = a_book()
+    tell(book, "u", generation=2, cursor=1 << 62)
+    assert tell(book, "v", generation=2, cursor=7) is Outcome.OLD
+    assert tell(book, "v", generation=1, cursor=7, whole=True) is Outcome.OLD
+    assert tell(book, "v", generation=2, cursor=7, whole=True) is Outcome.TAKEN
+    assert held(book) == [("a", "v", False)]
+    assert tell(book, "w", generation=2, cursor=8) is Outcome.TAKEN
+    assert held(book) == [("a", "v", False), ("a", "w", False)]
+
+
 def test_state_that_is_gone_is_forgotten_at_once() -> None:
     book = a_book()
     tell(book, "u", "v", "w")
