@@ -26,7 +26,7 @@ from testbed.wheels import WheelError
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """How much is measured; the whole takes under six minutes, quick under one."""
+    """How much is measured; the whole takes under seven minutes, quick under one."""
 
     hot: int = 100_000
     cold: int = 50_000
