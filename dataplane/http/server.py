@@ -18,7 +18,8 @@ import h11
 from contract.sockets import CannotListen, is_answered, owner_only
 
 MAX_CONNECTIONS = 128
-"""An operator, a Prometheus, probes and a few people; more are turned away."""
+"""An operator, a Prometheus, probes and a few people. Above it whoever has not asked for longest is hung up on, and would come
+back; where all are in the middle of a request, more are turned away."""
 MAX_AHEAD_BYTES = 64 * 1024
 """What a caller may send of its next requests while one is answered."""
 MAX_LINGER_BYTES = 8 * 1024 * 1024
@@ -72,7 +73,7 @@ async def serving(route: Route, url: str) -> AsyncIterator[str]:
     CannotListen
         When the address has another form, is taken, or the system refuses it.
     """
-    connections: set[_Connection] = set()
+    connections: dict[_Connection, None] = {}
     loop = asyncio.get_running_loop()
 
     def connect() -> _Connection:
@@ -119,7 +120,7 @@ def _address(server: asyncio.Server) -> str:
 class _Connection(asyncio.Protocol):
     """One caller."""
 
-    def __init__(self, route: Route, connections: set[_Connection]) -> None:
+    def __init__(self, route: Route, connections: dict[_Connection, None]) -> None:
         self._route = route
         self._connections = connections
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=16 * 1024)
@@ -134,17 +135,30 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
-        if len(self._connections) >= MAX_CONNECTIONS:
+        if len(self._connections) >= MAX_CONNECTIONS and not self._find_room():
             transport.abort()
             return
-        self._connections.add(self)
-        self._expect(IDLE_SECONDS)
+        self._wait_for_a_request()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._connections.discard(self)
+        self._connections.pop(self, None)
         self._expect(None)
         if self._task is not None:
             self._task.cancel()
+
+    def _wait_for_a_request(self) -> None:
+        """Stand last among those that wait: the first of them makes room for others."""
+        self._connections.pop(self, None)
+        self._connections[self] = None
+        self._expect(IDLE_SECONDS)
+
+    def _find_room(self) -> bool:
+        """Hang up on whoever has waited longest without a request; False where nobody waits."""
+        idle = next((each for each in self._connections if each._request is None and each._task is None), None)
+        if idle is not None:
+            del self._connections[idle]
+            idle.close()
+        return idle is not None
 
     def close(self) -> None:
         """Hang up."""
@@ -253,7 +267,7 @@ class _Connection(asyncio.Protocol):
             self._hang_up()
             return
         self._http.start_next_cycle()
-        self._expect(IDLE_SECONDS)
+        self._wait_for_a_request()
         self._ahead = 0
         self._go_on()
 

@@ -147,6 +147,7 @@ async def test_silent_callers_are_hung_up_on_and_too_many_are_turned_away(
     monkeypatch.setattr(http_server, "IDLE_SECONDS", 0.1)
     monkeypatch.setattr(http_server, "REQUEST_SECONDS", 0.1)
     first = await asyncio.open_unix_connection(tmp_path / "s")
+    first[1].write(b"PUT /x HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhi")
     second = await asyncio.open_unix_connection(tmp_path / "s")
     second[1].write(b"PUT /x HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhi")
     await asyncio.sleep(0.02)
@@ -156,6 +157,35 @@ async def test_silent_callers_are_hung_up_on_and_too_many_are_turned_away(
     assert await asyncio.wait_for(second[0].read(), 2) == b""
     assert b"200" in await say(tmp_path, GET)
     for _, writer in (first, second):
+        writer.close()
+    reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
+    assert await asyncio.wait_for(reader.read(), 2) == b"", "one that asks for nothing too"
+    writer.close()
+
+
+async def test_a_crowd_that_keeps_its_connections_keeps_nobody_out_and_who_has_not_asked_for_longest_makes_room(
+    face: Face, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 4)
+    crowd = [await asyncio.open_unix_connection(tmp_path / "s") for _ in range(4)]
+
+    async def ask(number: int) -> None:
+        crowd[number][1].write(GET)
+        assert (await crowd[number][0].readuntil(b"\r\n\r\nq")).startswith(b"HTTP/1.1 200")
+
+    for number in (2, 0, 3, 1):
+        await ask(number)
+    crowd[0][1].write(b"GET /wait HTTP/1.1\r\nhost: a\r\n\r\n")  # it waits for its answer, and is not hung up on
+    await ask(2)
+    assert b"200" in await say(tmp_path, GET)
+    assert await asyncio.wait_for(crowd[3][0].read(), 2) == b"", "it had not asked for longest"
+    for number in (2, 1):
+        await ask(number)
+    for _ in range(20):
+        assert b"200" in await say(tmp_path, GET)
+    await asyncio.sleep(0)
+    assert face.cancelled == 0
+    for _, writer in crowd:
         writer.close()
 
 
