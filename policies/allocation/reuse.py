@@ -116,7 +116,8 @@ class ReuseHistogram:
         if self.samples <= 0.0 or self._size_sum <= 0.0:
             return 0.0
         mean = self._size_sum / self.samples
-        return max(self._size_square / self.samples / (mean * mean) - 1.0, 0.0)
+        square = mean * mean  # 0 where sizes are, but for the last digit of what has faded
+        return max(self._size_square / self.samples / square - 1.0, 0.0) if square > 0.0 else 0.0
 
     def fade(self, keep: float, *, dt_ms: float) -> None:
         """Keep this share of all sums but those by bin."""

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from policies.allocation.estimator import ReuseTimeEstimator, mix64, sample_mask
+from policies.allocation.estimator import ROWS_SPREAD, USERS_SPREAD, ReuseTimeEstimator, mix64, sample_mask
+from policies.allocation.reuse import Histograms
 
 TRACE = Path(__file__).parents[2] / "traces" / "mooncake_conversation.jsonl"
 SHARES = np.array([0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8])
@@ -271,3 +274,51 @@ def test_a_stamp_from_the_future_does_not_age_the_rest() -> None:
 def test_impossible_settings_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ValueError):
         ReuseTimeEstimator(**settings)  # type: ignore[arg-type]  # a table of keyword sets, all numbers
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 1 << 32),
+    sample_rate=st.sampled_from([1.0, 0.5, 1e-9]),
+    decay_ms=st.sampled_from([1.0, 900.0, 60_000.0, math.inf]),
+    spread=st.sampled_from([ROWS_SPREAD, USERS_SPREAD]),
+    batches=st.lists(
+        st.tuples(
+            st.sampled_from([0, 1, 5, 100]),
+            st.sampled_from([-500.0, 0.0, 1e-9, 1000.0, 1e9]),
+            st.sampled_from([0.0, 1e6, 1e12]),
+            st.sampled_from([0.0, 1.0, 1e9, 5e27]),
+            st.sampled_from([None, 0.0, 1.0, 1e18, 1e37]),
+        ),
+        max_size=8,
+    ),
+)
+def test_whatever_a_contract_can_carry_the_curve_is_one(seed, sample_rate, decay_ms, spread, batches):
+    rng = np.random.default_rng(seed)
+    estimator = ReuseTimeEstimator(sample_rate=sample_rate, ordinary_spread=spread, decay_ms=decay_ms, table_entries=32)
+    now_ms = 0.0
+    for n, step_ms, wander_ms, size, asked in batches:
+        now_ms += step_ms
+        keys = mix64(rng.integers(0, 40, n).astype(np.uint64))
+        times = now_ms + wander_ms * rng.standard_normal(n)
+        estimator.ingest(keys, times, size * rng.random(n), asked_bytes=asked, now_ms=now_ms)
+        curve = estimator.view(now_ms=now_ms)
+        if curve is None:
+            continue
+        capacity, miss = np.asarray(curve.capacity_bytes), np.asarray(curve.miss_ratio)
+        assert np.isfinite(capacity).all()
+        assert (np.diff(capacity) >= 0.0).all()
+        assert (np.diff(miss) <= 1e-12).all()
+        assert 0.0 <= miss.min() <= miss.max() <= 1.0
+        figures = (curve.samples, curve.age_ms, curve.window_ms, curve.size_cv2, curve.volatility)
+        assert all(map(math.isfinite, figures))
+
+
+@pytest.mark.parametrize("left", [5e-324, 1e-300, 1e-160])
+def test_sizes_of_which_only_the_last_digit_is_left_have_no_variation(left):
+    histograms = Histograms(bins=4, decays_ms=(1000.0,))
+    (histogram,) = histograms.each
+    histogram.count(1, size_sum=left, size_square=left)
+    histogram.count(100, size_sum=0.0, size_square=0.0)
+    assert histogram.size_cv2 >= 0.0
+    assert math.isfinite(histogram.size_cv2)
