@@ -27,16 +27,18 @@ def test_what_an_agent_imports_holds_no_compiler_no_training_and_no_client_of_ku
     assert done.stdout.strip() == "[]"
 
 
-async def test_a_running_agent_has_no_openssl_beside_the_one_that_checks_signatures(tmp_path: Path) -> None:
+async def test_a_running_agent_has_one_heap_and_no_openssl_beside_the_one_that_checks_signatures(tmp_path: Path) -> None:
     arguments = ["--engine", f"unix:{tmp_path}/engine.sock", "--insecure-unsigned-intents"]
     agent = await start("dataplane.agent.main", arguments, log=tmp_path / "agent.log")
     try:
         mapped = await asyncio.to_thread(Path(f"/proc/{agent.pid}/maps").read_text)
+        told = await asyncio.to_thread(Path(f"/proc/{agent.pid}/environ").read_bytes)
     finally:
         await agent.terminate()
     assert "libssl" not in mapped
     assert "libcrypto" not in mapped
     assert "libpython" in mapped or "python" in mapped
+    assert b"PYTHONMALLOC=" in told, "all that Python holds lies in one heap"
 
 
 async def test_an_agent_of_an_engine_behind_tls_has_openssl(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -35,18 +34,23 @@ def test_an_allocator_that_was_chosen_stays(allocator: str) -> None:
     assert said("print(os.environ['PYTHONMALLOC'])", PYTHONMALLOC=allocator) == allocator
 
 
+def test_settings_of_the_c_library_stay() -> None:
+    assert said("print(os.environ['GLIBC_TUNABLES'])", GLIBC_TUNABLES="glibc.malloc.check=0") == "glibc.malloc.check=0"
+
+
 def test_a_settled_program_goes_on_with_all_that_it_holds() -> None:
     code = "held = [str(n) for n in range(200_000)]; settle(); settle(); print(sum(map(int, held)))"
     assert said(code) == str(sum(range(200_000)))
 
 
-def test_what_is_put_together_is_whole_large_pages_of_the_heap(monkeypatch: pytest.MonkeyPatch) -> None:
-    heap = "55c5710{}000-55c57{}000 rw-p 00000000 00:00 0   [heap]"
-    for start, end in (("8d", "249b"), ("00", "1200"), ("01", "1100")):
-        maps = f"7f00-7f01 r-xp 0 fe:00 1 /lib/x\n{heap.format(start, end)}\n"
-        monkeypatch.setattr(Path, "read_text", lambda _, maps=maps: maps)
-        begin, until = memory._heap()
-        assert begin % (2 << 20) == until % (2 << 20) == 0
-        assert int(f"55c5710{start}000", 16) <= begin <= until
-    monkeypatch.setattr(Path, "read_text", lambda _: "7f00-7f01 r-xp 0 fe:00 1 /lib/x\n")
-    assert memory._heap() == (0, 0)
+def test_only_code_from_files_is_given_back() -> None:
+    maps = """\
+55d0c0000000-55d0c0400000 rw-p 00000000 00:00 0                          [heap]
+7f0000000000-7f0000001000 r--p 00000000 fe:00 11                         /lib/libc.so.6
+7f0000001000-7f0000003000 r-xp 00001000 fe:00 11                         /lib/libc.so.6
+7f0000003000-7f0000004000 rw-p 00003000 fe:00 11                         /lib/libc.so.6
+7f0000004000-7f0000005000 rwxp 00003000 fe:00 11                         /lib/written to.so
+7f0000005000-7f0000006000 r-xp 00000000 00:00 0
+7ffd00000000-7ffd00001000 r-xp 00000000 00:00 0                          [vdso]
+"""
+    assert list(memory._code(maps)) == [(0x7F0000001000, 0x2000)]
