@@ -25,6 +25,7 @@ from controllers.routing.tombstone import (
     Burial,
     LastGenerations,
     decide_burial,
+    generation_of,
     tombstone_status,
 )
 from controllers.runtime.conditions import find_condition
@@ -383,3 +384,26 @@ def test_a_table_that_names_instances_it_has_no_slots_for_is_no_tombstone() -> N
     broken = {**live_status(), "slots": "AAAA"}
     with pytest.raises(ProtocolViolation):
         want_of(table_from(json.dumps(table_object(broken)).encode()).table)
+
+
+@pytest.mark.parametrize(
+    ("said", "table", "generation"),
+    [
+        (None, None, None),
+        (4, None, 4),
+        (4, {"generation": 7}, 7),
+        (9, {"generation": 7}, 9),
+        (None, {"generation": 7}, 7),
+        (4, {}, 4),
+    ],
+)
+@pytest.mark.parametrize("owners", [(POOL_OWNER,), ({**POOL_OWNER, "name": "other", "uid": "uid-other"},)])
+def test_the_highest_generation_is_that_of_the_pool_and_of_its_own_table_and_of_nobody_elses(
+    said: int | None, table: dict[str, Any] | None, generation: int | None, owners: tuple[dict[str, Any], ...]
+) -> None:
+    store = Store((POOLS, ROUTING_TABLES))
+    assert generation_of(KEY, store) is None
+    store.upsert(POOLS, {**pool_object(), "status": {"tableGeneration": said} if said is not None else {}})
+    if table is not None:
+        store.upsert(ROUTING_TABLES, table_object(table, owners=owners))
+    assert generation_of(KEY, store) == (generation if owners == (POOL_OWNER,) else said)
