@@ -153,6 +153,7 @@ def _engine(release: Release, version: str) -> Object:
         "image": release.images["engine"],
         "imagePullPolicy": release.images.pull_policy,
         "securityContext": RESTRICTED,
+        "resources": {"requests": {"cpu": "50m"}},  # a pod without requests starves on a busy machine, and seems to be down
         "args": [
             "--listen=unix:/run/grfleet/engine.sock",
             "--serve=http://0.0.0.0:8000",
