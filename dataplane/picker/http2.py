@@ -417,7 +417,7 @@ class Connection:
         if self.streams.pop(stream.id, None) is not None:
             held = stream.counted + len(stream.pending)
             self._held -= held
-            self._account.add(-held - STREAM_BYTES)
+            self._account.total -= held + STREAM_BYTES
             self._on_reset(stream)
 
 
