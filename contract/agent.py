@@ -140,7 +140,7 @@ class Intent(Wire, frozen=True, kw_only=True):
     """Body of PUT /intent. `issued` and `expires` are Unix seconds; `signature` is Ed25519, base64, over `signing.payload`."""
 
     uid: Name
-    generation: Annotated[int, Meta(ge=1)]
+    generation: Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
     issued: Count
     expires: Count
     spec: dict[str, Any]

@@ -65,9 +65,9 @@ class Describe(Wire, frozen=True, kw_only=True):
     model: ModelIdentity
     pool_bytes: Bytes
     granule_bytes: Annotated[int, Meta(ge=1, le=1 << 40)]
-    link_bytes_per_second: Annotated[int, Meta(ge=1)]
-    kv_bytes_per_token: Annotated[int, Meta(ge=1)]
-    emb_row_bytes: Annotated[int, Meta(ge=1)]
+    link_bytes_per_second: Annotated[int, Meta(ge=1, le=1 << 62)]
+    kv_bytes_per_token: Annotated[int, Meta(ge=1, le=1 << 40)]
+    emb_row_bytes: Annotated[int, Meta(ge=1, le=1 << 40)]
     resizable: Annotated[list[str], Meta(max_length=8)]
     key_kinds: Annotated[list[str], Meta(max_length=8)]
     tiers: Annotated[list[str], Meta(max_length=8)]

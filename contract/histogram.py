@@ -5,6 +5,7 @@ requests within the SLO is exact, and a quantile is known within two percent. Co
 """
 
 import math
+from typing import Annotated
 
 import msgspec
 
@@ -18,7 +19,7 @@ class LatencyHistogram(msgspec.Struct, frozen=True, rename="camel"):
     """Snapshot of a histogram: `counts[k]` requests fell into bucket k since the engine started."""
 
     anchor_ms: float
-    counts: dict[int, int]
+    counts: dict[Annotated[int, msgspec.Meta(ge=MIN_BUCKET, le=MAX_BUCKET)], Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]]
 
 
 class LatencyRecorder:
