@@ -5,12 +5,14 @@ import contextlib
 import json
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+import uvloop
 from gateway_certificates import certificate, context_of, signer_in
 from gateway_world import Gateway, row, table, until
 
@@ -107,7 +109,14 @@ async def agent(certificate: Path) -> AsyncIterator[str]:
         yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
-async def test_agents_are_verified_by_the_authorities_of_the_file_and_by_others_once_it_has_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])  # as in a gateway, as in a picker
+def test_agents_are_verified_by_the_authorities_of_the_file_and_by_others_once_it_has_others(
+    tmp_path: Path, run: Callable[[Coroutine[Any, Any, None]], None]
+) -> None:
+    run(verified(tmp_path))
+
+
+async def verified(tmp_path: Path) -> None:
     ours, others = (certificate(name, tmp_path) for name in ("ours", "others"))
     async with agent(certificate("agent.test", tmp_path, signer_in(ours))) as url:
         (tmp_path / "agents.json").write_text(json.dumps({"a": url}))
