@@ -21,8 +21,7 @@ def delta(after: Mapping[int, int], before: Mapping[int, int]) -> dict[int, int]
     dict or None
         None if any bucket fell: the engine restarted in between, and the difference means nothing.
     """
-    changed = after.items() - before.items()  # few of many
-    out = {k: more for k, count in changed if (more := count - before.get(k, 0))}
+    out = {k: more for k, count in after.items() if (more := count - before.get(k, 0))}
     gone = before.keys() - after.keys()
     if min(out.values(), default=0) < 0 or (gone and any(before[k] for k in gone)):
         return None
