@@ -114,7 +114,7 @@ def test_an_engine_pod_that_is_deleted_costs_no_request_and_its_successor_gets_u
     eventually(lambda: len(set(pool.pods()) - old) == 1, why=lambda: why(pool))
     pool.wait_ready()
     (new,) = set(pool.pods()) - old
-    after = requests.until(lambda counts: counts.instances.get(new, 0) > 0)
+    after = requests.until(lambda counts: counts.instances.get(new, 0) > 0, timeout_seconds=150)
     assert after.failed == before.failed == 0, (after, why(pool))
 
 

@@ -155,7 +155,7 @@ def test_an_engine_pod_that_is_deleted_costs_no_request_and_its_successor_gets_u
     kill(pool, min(old))
     eventually(lambda: len(set(pool.pods()) - old) == 1, why=lambda: why(pool))
     (new,) = set(pool.pods()) - old
-    after = requests.until(lambda counts: counts.instances.get(new, 0) > 0)
+    after = requests.until(lambda counts: counts.instances.get(new, 0) > 0, timeout_seconds=150)
     assert (after.failed, unpicked(after)) == (0, 0), (after, why(pool))
 
 
