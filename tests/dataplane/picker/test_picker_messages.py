@@ -86,6 +86,21 @@ def test_the_instance_that_really_served_is_named_and_holds_the_load() -> None:
     assert (here.in_flight, there.in_flight, one.counts.streams) == (0, 0, 0)
 
 
+def test_an_answer_of_the_first_that_was_named_is_no_retry_nor_is_one_to_a_request_that_was_not_told() -> None:
+    one = picker()
+    exchange = one.exchange()
+    first, *_ = answered(exchange, request(x_user_id=b"ann")).dynamic_metadata["envoy.lb"][messages.DESTINATION].split(",")
+    served = ext_proc.ProcessingRequest(response_headers=ext_proc.HttpHeaders())
+    served.metadata_context.filter_metadata["envoy.lb"].update({messages.SERVED: first})
+    answered(exchange, served)
+    assert (one.chooser.fleet.by_address[first].in_flight, one.counts.retried) == (1, 0)
+    late = one.exchange()
+    mutation = answered(late, served).response_headers.response.header_mutation
+    assert [each.header.key for each in mutation.set_headers] == ["x-gr-instance"]
+    late.close()
+    assert (one.chooser.fleet.by_address[first].in_flight, one.counts.retried) == (1, 0)
+
+
 def test_an_instance_that_served_though_it_was_not_among_those_named_is_named_then() -> None:
     one = picker(limits=PickLimits(endpoints=1))
     exchange = one.exchange()
