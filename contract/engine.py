@@ -22,7 +22,7 @@ MAX_PRE_INFER_SLOTS = 4096
 
 Count = Annotated[int, Meta(ge=0, le=1 << 62)]
 Bytes = Annotated[int, Meta(ge=0, le=1 << 62)]
-Milliseconds = Annotated[float, Meta(ge=0)]
+Milliseconds = Annotated[float, Meta(ge=0, le=1e15)]
 Name = Annotated[str, Meta(max_length=256)]
 FILE_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,95}\Z"
 FileName = Annotated[str, Meta(pattern=FILE_NAME)]
@@ -71,7 +71,7 @@ class Describe(Wire, frozen=True, kw_only=True):
     resizable: Annotated[list[str], Meta(max_length=8)]
     key_kinds: Annotated[list[str], Meta(max_length=8)]
     tiers: Annotated[list[str], Meta(max_length=8)]
-    p99_ms: Annotated[float, Meta(gt=0)]
+    p99_ms: Annotated[float, Meta(gt=0, le=1e9)]
     sampling: Sampling
     max_split_change_bytes: Bytes | None = None
     refill_blocks_serving: bool = False
@@ -136,7 +136,7 @@ class WorkMs(Wire, frozen=True, kw_only=True):
     """
 
     service: Milliseconds
-    service_squared: Annotated[float, Meta(ge=0)]
+    service_squared: Annotated[float, Meta(ge=0, le=1e24)]
     emb_miss: Milliseconds
     kv_miss: Milliseconds
 

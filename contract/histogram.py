@@ -18,7 +18,7 @@ _LOG_RATIO = math.log(BUCKET_RATIO)
 class LatencyHistogram(msgspec.Struct, frozen=True, rename="camel"):
     """Snapshot of a histogram: `counts[k]` requests fell into bucket k since the engine started."""
 
-    anchor_ms: float
+    anchor_ms: Annotated[float, msgspec.Meta(le=1e9)]
     counts: dict[Annotated[int, msgspec.Meta(ge=MIN_BUCKET, le=MAX_BUCKET)], Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]]
 
 

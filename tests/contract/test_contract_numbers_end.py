@@ -1,4 +1,4 @@
-"""Every whole number that comes over the wire has an end: JSON has none, and what is beyond a float stops whoever calculates."""
+"""Numbers that come over the wire have an end: JSON has none, and what is beyond a float stops whoever calculates with it."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ NAMED = [
 ]
 
 
-def whole_numbers(kind: inspect.Type, path: str) -> Iterator[tuple[str, inspect.IntType]]:
-    if isinstance(kind, inspect.IntType):
+def numbers(kind: inspect.Type, path: str) -> Iterator[tuple[str, inspect.IntType | inspect.FloatType]]:
+    if isinstance(kind, inspect.IntType | inspect.FloatType):
         yield path, kind
     elif isinstance(kind, inspect.UnionType):
         for one in kind.types:
-            yield from whole_numbers(one, path)
+            yield from numbers(one, path)
     elif isinstance(kind, inspect.DictType):
-        yield from whole_numbers(kind.key_type, f"{path} (key)")
-        yield from whole_numbers(kind.value_type, f"{path} (value)")
+        yield from numbers(kind.key_type, f"{path} (key)")
+        yield from numbers(kind.value_type, f"{path} (value)")
     elif isinstance(kind, inspect.CollectionType):
-        yield from whole_numbers(kind.item_type, f"{path}[]")
+        yield from numbers(kind.item_type, f"{path}[]")
 
 
 @pytest.mark.parametrize("kind", NAMED, ids=lambda kind: kind.__name__)
@@ -37,10 +37,20 @@ def test_each_whole_number_has_a_least_and_a_greatest_value(kind: type[msgspec.S
     described = inspect.type_info(kind)
     assert isinstance(described, inspect.StructType)
     for field in described.fields:
-        for path, number in whole_numbers(field.type, field.encode_name):
-            assert number.le is not None, path
-            assert number.ge is not None, path
-            assert number.le < 1 << 64
+        for path, number in numbers(field.type, field.encode_name):
+            if isinstance(number, inspect.IntType):
+                assert number.le is not None, path
+                assert number.ge is not None, path
+                assert number.le < 1 << 64
+
+
+def test_each_figure_of_an_engine_has_an_end_so_that_no_sum_of_them_is_endless() -> None:
+    for kind in (engine.Observe, engine.Counters, engine.WorkMs, engine.Describe, histogram.LatencyHistogram):
+        described = inspect.type_info(kind)
+        assert isinstance(described, inspect.StructType)
+        for field in described.fields:
+            for path, number in numbers(field.type, field.encode_name):
+                assert number.le is not None, f"{kind.__name__}.{path}"
 
 
 @pytest.mark.parametrize("field", ["linkBytesPerSecond", "kvBytesPerToken", "embRowBytes", "poolBytes", "granuleBytes"])

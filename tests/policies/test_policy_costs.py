@@ -5,6 +5,8 @@ import math
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from policies.allocation.costs import CostMemory, CostPrior, WorkDelta, costs_of, link_prior, update_costs
 from policies.allocation.types import Assumed
@@ -113,3 +115,37 @@ def test_a_link_without_a_rate_gives_no_prior() -> None:
 def test_impossible_differences_are_left_out(bad: dict[str, float]) -> None:
     delta = msgspec.structs.replace(second(np.random.default_rng(1), miss=0.3), **bad)
     assert update_costs(CostMemory(), delta) == CostMemory()
+
+
+_COUNTED = st.sampled_from([0.0, 1.0, 1e6, float(1 << 62)])
+_MS = st.sampled_from([0.0, 1e-300, 50.0, 1e15])
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.builds(
+            WorkDelta,
+            interval_ms=st.sampled_from([1e-3, 1000.0, 1e12]),
+            requests=_COUNTED,
+            kv_tokens_asked=_COUNTED,
+            kv_tokens_missed=_COUNTED,
+            emb_rows_asked=_COUNTED,
+            emb_rows_missed=_COUNTED,
+            service_ms=_MS,
+            service_squared_ms2=st.sampled_from([0.0, 1.0, 1e24]),
+            emb_miss_ms=_MS,
+            kv_miss_ms=_MS,
+        ),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_whatever_counters_a_contract_can_carry_costs_are_numbers(windows: list[WorkDelta]) -> None:
+    """A sum that were none would stay so: what is no number never fades."""
+    memory, prior = CostMemory(), CostPrior(emb_rows_per_kv_miss_token=1.0, ms_per_emb_miss_row=1.0, ms_per_kv_miss_token=1.0)
+    for work in windows:
+        memory = update_costs(memory, work)
+        costs = costs_of(memory, kv_size_cv2=0.5, prior=prior)
+        if costs is not None:
+            assert all(math.isfinite(value) for value in msgspec.structs.astuple(costs) if isinstance(value, float))
