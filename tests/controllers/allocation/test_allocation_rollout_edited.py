@@ -90,3 +90,14 @@ def test_a_state_from_before_the_percent_was_written_goes_on() -> None:
     asked(world, canaryPercent=50)
     world.turn(3)
     assert (world.phase, world.canaries) == ("Canary", chosen)
+
+
+def test_when_the_last_control_has_left_canaries_are_compared_with_their_past_from_then_on() -> None:
+    world = asked(running(World(count=4)), canaryPercent=25)
+    world.turn(12)
+    assert "against the others" in world.progress["message"]
+    for name in set(world.instances) - set(world.canaries):
+        world.leave(name)
+    world.turn(4)
+    assert "their past" in world.progress["message"]
+    assert " in 1" not in world.progress["message"], "what was measured against the others does not count"
