@@ -20,7 +20,7 @@ from controllers.allocation.sightings import Answered
 from controllers.lookup import Found
 from controllers.model_bytes import ModelBytes
 from controllers.runtime.conditions import find_condition
-from controllers.runtime.errors import Terminal
+from controllers.runtime.errors import NotLeader, Terminal
 from controllers.runtime.loop import Context
 from controllers.runtime.resources import key_of
 from controllers.signing_key import SigningKey
@@ -102,3 +102,16 @@ async def test_whom_an_intent_is_for_is_signed_with_it(pod_uid: str | None, name
     assert book.offer(intent, now_s=NOW.timestamp()).status is IntentStatus.ACCEPTED
     elsewhere = IntentBook(public_key=None, namespace="another")
     assert elsewhere.offer(intent, now_s=NOW.timestamp()).status is IntentStatus.INVALID
+
+
+async def test_a_former_leader_hands_no_intent_over() -> None:
+    seen, agents = observed(), Recorder()
+
+    def check() -> None:
+        raise NotLeader
+
+    clock = SimpleNamespace(now=lambda: NOW, monotonic=lambda: 100.0)
+    ctx = cast(Context, SimpleNamespace(fence=SimpleNamespace(check=check), clock=clock))
+    with pytest.raises(NotLeader):
+        await execute(decide(seen, NOW), seen, cast(Agents, agents), Memory(), OwnKey(), ModelBytes(), ctx)
+    assert agents.taken == []
