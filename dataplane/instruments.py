@@ -8,7 +8,6 @@ it with that library's parser.
 from __future__ import annotations
 
 import math
-import time
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
@@ -132,10 +131,6 @@ class Histogram(_Instrument):
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
-    def time(self) -> _Stopwatch:
-        """Observe the seconds that the block takes, however it ends."""
-        return _Stopwatch(self)
-
     def lines(self) -> Iterator[str]:
         so_far = 0
         for bound, count in zip((*self._bounds, math.inf), self._counts, strict=True):
@@ -144,22 +139,6 @@ class Histogram(_Instrument):
             yield f"{series} {_text(so_far)}"
         yield f"{self._series(suffix='_count')} {_text(so_far)}"
         yield f"{self._series(suffix='_sum')} {_text(self._sum)}"
-
-
-class _Stopwatch:
-    """Measures one block."""
-
-    __slots__ = ("_histogram", "_started")
-
-    def __init__(self, histogram: Histogram) -> None:
-        self._histogram = histogram
-        self._started = 0.0
-
-    def __enter__(self) -> None:
-        self._started = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self._histogram.observe(time.perf_counter() - self._started)
 
 
 def _text(value: float) -> str:
