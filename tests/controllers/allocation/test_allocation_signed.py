@@ -11,7 +11,7 @@ from loop_objects import NOW, agent_status, instance_object, pool_object
 from contract import signing
 from contract.agent import Intent, IntentAnswer, IntentAudience, IntentStatus, intent_audience
 from controllers.allocation.agents import Agents
-from controllers.allocation.decide import decide
+from controllers.allocation.decide import Plan, decide
 from controllers.allocation.execute import execute
 from controllers.allocation.intent import intent_for
 from controllers.allocation.memory import Memory
@@ -115,3 +115,19 @@ async def test_a_former_leader_hands_no_intent_over() -> None:
     with pytest.raises(NotLeader):
         await execute(decide(seen, NOW), seen, cast(Agents, agents), Memory(), OwnKey(), ModelBytes(), ctx)
     assert agents.taken == []
+
+
+async def test_an_intent_is_written_into_the_very_object_that_was_read() -> None:
+    """So that the late word of a former leader is refused by the API server."""
+    seen, written = observed(), []
+
+    async def apply(resource: Any, body: Any, **guards: Any) -> Any:
+        written.append(guards)
+        return seen.stored
+
+    store = SimpleNamespace(upsert=lambda resource, stored: None)
+    ctx = cast(Context, SimpleNamespace(kube=SimpleNamespace(apply=apply), store=store))
+    await execute(Plan(intent={}), seen, cast(Agents, None), Memory(), OwnKey(), ModelBytes(), ctx)
+    (guards,) = written
+    metadata = seen.stored["metadata"]
+    assert (guards["resource_version"], guards["uid"]) == (metadata["resourceVersion"], metadata["uid"])
