@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
+import pytest
+import rollout_world
 from rollout_world import SAFE, World, harmful, learned, running
 
+from contract.agent import AgentStatus
 from crds.pool_rollout import PoolRollout
 
 
@@ -191,20 +195,20 @@ def test_while_canaries_soak_status_is_written_twice_a_minute_at_most() -> None:
     PoolRollout.model_validate(world.rollout)
 
 
-def test_a_canary_on_which_something_else_decides_proves_nothing() -> None:
+def test_a_canary_on_which_something_else_decides_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     world = running(World(count=6))
     world.ask(learned())
     world.step()
-    say = world._say
+    say = rollout_world.agent_status
 
-    def fell_back(name: str, common: float) -> None:
-        say(name, common)
-        heard = world.book.last(f"uid-{name}")
-        if name in world.canaries and heard is not None:
-            world.book.windows.forget(f"uid-{name}")
+    def fell_back(**figures: Any) -> AgentStatus:
+        """The agent of a canary refused the model, and the anchor decides there."""
+        canary = figures["uid"] in {f"uid-{name}" for name in world.canaries}
+        return say(**figures | ({"strategy_in_force": "MissRatioCurve", "model_in_force": None} if canary else {}))
 
-    world._say = fell_back  # type: ignore[method-assign] # the canary's windows never count
+    monkeypatch.setattr(rollout_world, "agent_status", fell_back)
     world.until("Inconclusive", most=80)
+    assert "nothing to compare" in world.progress["message"]
     world.turn(50)
     assert world.phase == "Inconclusive"
 
