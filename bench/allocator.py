@@ -98,6 +98,8 @@ def _setting(size: Size, sha256: str | None) -> dict[str, Any]:
         "part": size.part.value,
         "episodes": size.episodes,
         "swept": size.swept,
+        "shifted": size.shifted,
+        "fewest": size.fewest,
         "instances": INSTANCES,
         "simulated": size.simulated,
         "few": size.few,

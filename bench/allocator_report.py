@@ -67,7 +67,8 @@ def _setting(study: Mapping[str, Any]) -> str:
     rates = ", ".join(f"{name} {rules['rates'][name]:g}" for name in study["regimes"])
     return (
         f"Part `{s['part']}`, {s['episodes']} episodes a regime, {s['instances']} instances of which {s['simulated']} are "
-        f"simulated (in the sweeps {s['few']}, and {s['swept']} episodes a regime), a decision every "
+        f"simulated (in the sweeps {s['few']}, and {s['swept']} episodes a regime; in foreign worlds {s['fewest']}, and "
+        f"{s['shifted']}), decisions every "
         f"{s['intervalMs'] / 1000:g} s, level `{s['level']}`, one row in {s['rowsOneIn']} seen by the estimators, start-up of "
         f"{s['startUpSeconds']:g} s left out. Requests a second and instance by the load rule: {rates}; objective "
         f"{rules['slo_ms']:g} ms. Model: {s['model'] or 'none, so the learned rows are left out'}."

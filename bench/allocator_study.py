@@ -1,7 +1,7 @@
 """What the allocation study runs, and in which order: the rules first, then all episodes, shared out to processes.
 
 The table is made of 48 episodes a regime of the test part, on which nothing was chosen; the sweeps (refill modes, noisy
-estimates, foreign worlds) of fewer episodes with fewer simulated instances.
+estimates, foreign worlds) of fewer episodes. Tasks whose requests are the same go to one process, which makes the log once.
 """
 
 import os
@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bench import allocator_runs as runs
 from bench.allocator_rows import ROWS
 from bench.allocator_runs import Kept, Task
-from bench.allocator_site import INSTANCES, REGIMES, SHIFTS, Episode, Rules, rules_of
+from bench.allocator_site import REGIMES, SHIFTS, Episode, Rules, rules_of
 from simulator.fleet.config import RefillMode
 from simulator.workloads.parts import Part
 
@@ -28,18 +28,34 @@ NOISES = (0.08, 0.2, 0.4, 0.8)
 SWEPT = ("anchor", "hill", "ppo", "recovery")
 REFILLED = ("static-best", "anchor", "clamped", "residual", "recovery", "oracle")
 JUDGED = ("static-best", "oracle")
+SIMULATED = 4  # of all instances: as many as two cores beside other work can do in an hour; INSTANCES for all
 
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """How much is run."""
+    """How much is run.
+
+    Attributes
+    ----------
+    part, regimes
+    episodes, simulated : int
+        Episodes a regime of the table, and instances that are simulated in them.
+    swept, few : int
+        The same of refill modes and noisy estimates.
+    shifted, fewest : int
+        The same of foreign worlds.
+    shifts, noises, refills
+        What is swept.
+    """
 
     part: Part
     regimes: tuple[str, ...]
     episodes: int
     swept: int
+    shifted: int
     simulated: int
     few: int
+    fewest: int
     shifts: tuple[str, ...]
     noises: tuple[float, ...]
     refills: tuple[RefillMode, ...]
@@ -49,9 +65,11 @@ FULL = Size(
     part=Part.TEST,
     regimes=tuple(REGIMES),
     episodes=48,
-    swept=12,
-    simulated=INSTANCES,
+    swept=6,
+    shifted=3,
+    simulated=SIMULATED,
     few=4,
+    fewest=2,
     shifts=tuple(name for name in SHIFTS if name),
     noises=NOISES,
     refills=(RefillMode.LAZY, RefillMode.BLOCKING),
@@ -61,8 +79,10 @@ QUICK = Size(
     regimes=("steady",),
     episodes=1,
     swept=1,
+    shifted=1,
     simulated=1,
     few=1,
+    fewest=1,
     shifts=("long-histories",),
     noises=(0.4,),
     refills=(),
@@ -126,12 +146,12 @@ def shift_tasks(size: Size, rule: Rules, model: bytes | None) -> list[Task]:
     """Return Steady episodes in worlds that training did not draw from."""
     return [
         Task(
-            episode=_episode(size, rule, "steady", seed, shift=shift),
+            episode=_episode(size, rule, "steady", seed, simulated=size.fewest, shift=shift),
             keys=rows_of(model, SWEPT + JUDGED),
             model=model,
         )
         for shift in size.shifts
-        for seed in range(1, size.swept + 1)
+        for seed in range(1, size.shifted + 1)
     ]
 
 
