@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from contract.keys import SLOTS, USER_KEY_HEX_LENGTH
-from contract.table import USER_KEY_HEADER, TableLimits, key_header_of
+from contract.table import KEY_ID_HEADER, USER_KEY_HEADER, TableLimits, key_header_of
 from dataplane.edge import ConfigError, check_names, check_pool_key
 from dataplane.gateway.peer_push import AGENT_PEER
 from dataplane.gateway.servers import Server
@@ -292,11 +292,14 @@ def _frontend(config: GatewayConfig) -> str:
         f" if {{ req.fhdr({id_header}) -m len gt 0 }}",
         f"  http-request set-var(txn.gr_key) req.fhdr({key_header})"
         f" if !{{ req.fhdr({id_header}) -m len gt 0 }} {{ req.fhdr({key_header}) -m reg ^[0-9a-f]{{32}}$ }}",
+        # What a caller says of the key's name holds for a key of the caller's alone.
+        f"  http-request del-header {KEY_ID_HEADER}"
+        f" if {{ req.fhdr({id_header}) -m len gt 0 }} or !{{ var(txn.gr_key) -m found }}",
         *(f"  http-request del-header {name}" for name in dict.fromkeys((id_header, key_header, USER_KEY_HEADER))),
         f"  http-request set-header {key_header} %[var(txn.gr_key)] if {{ var(txn.gr_key) -m found }}",
     ]
     if config.key_id:
-        lines.append(f"  http-request set-header x-gr-key-id {config.key_id} if {{ var(txn.gr_key) -m found }}")
+        lines.append(f"  http-request set-header {KEY_ID_HEADER} {config.key_id} if {{ var(txn.gr_key) -m found }}")
     lines += [
         f"  http-response set-header x-gr-instance %[srv_name,map_str({config.map_paths[0]})]",
         f"  default_backend {FLEET}",

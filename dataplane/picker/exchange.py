@@ -45,9 +45,13 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
     honour_echo: bool = True
     key_header: str | None = None
 
+    def id_of(self, headers: dict[str, bytes]) -> bytes:
+        """Return the raw id of a request, empty for one without; HTTP takes spaces off both ends."""
+        return headers.get(self.id_header, b"").strip(b" \t")
+
     def key_of(self, headers: dict[str, bytes]) -> str:
         """Return the user key of a request, empty for one that has no user: of its id, or the one that its caller has made."""
-        raw = headers.get(self.id_header, b"").strip(b" \t")
+        raw = self.id_of(headers)
         if raw:
             return user_key(self.pool_key, raw)
         made = headers.get(self.key_header or USER_KEY_HEADER, b"")
@@ -116,7 +120,7 @@ class Exchange:
 
     def _pick(self, message: object) -> bytes:
         headers = messages.header_values(message.request_headers)  # type: ignore[attr-defined]  # protobuf has no types
-        key = self._edge.key_of(headers)
+        key, of_id = self._edge.key_of(headers), bool(self._edge.id_of(headers))
         echo = headers.get(INSTANCE_HEADER, b"").decode("latin-1") if self._edge.honour_echo else ""
         try:
             order = self._chooser.choose(key, echo=echo, subset=messages.subset_of(message))
@@ -126,7 +130,7 @@ class Exchange:
         self._counts.picks[self._chooser.reason(order[0], key, echo)] += 1
         self._order = order
         self._move_to(order[0])
-        return messages.destination(",".join([each.address for each in order])) + self._headers.of(key)
+        return messages.destination(",".join([each.address for each in order])) + self._headers.of(key, of_id=of_id)
 
     def _served(self, message: object) -> bytes:
         address = messages.served_address(message)

@@ -54,13 +54,25 @@ class UserHeaders:
     def __init__(self, *, id_header: str, key_id: str, key_header: str = USER_KEY_HEADER) -> None:
         names = {KEY_ID_HEADER: key_id} if key_id else {}
         gone = [name for name in dict.fromkeys((id_header, INSTANCE_HEADER, USER_KEY_HEADER)) if name != key_header]
-        with_user = ext_proc.ProcessingResponse(request_headers=_headers({key_header: _ANY_KEY, **names}, gone))
-        self._before, self._after = _serialised(with_user).split(_ANY_KEY.encode())
+        unnamed = [] if key_id else [KEY_ID_HEADER]
+        self._of_id = _around_key({key_header: _ANY_KEY, **names}, [*gone, *unnamed])
+        self._of_caller = _around_key({key_header: _ANY_KEY, **names}, gone)
         self._without = _serialised(ext_proc.ProcessingResponse(request_headers=_headers({}, [*gone, key_header, KEY_ID_HEADER])))
 
-    def of(self, user_key: str) -> bytes:
-        """Return the part for one user, empty for a request without."""
-        return self._before + user_key.encode() + self._after if user_key else self._without
+    def of(self, user_key: str, *, of_id: bool) -> bytes:
+        """Return the part for one user, empty for a request without.
+
+        What a caller says of the key's name goes on only beside a key of the caller's own, not `of_id`.
+        """
+        if not user_key:
+            return self._without
+        before, after = self._of_id if of_id else self._of_caller
+        return before + user_key.encode() + after
+
+
+def _around_key(headers: dict[str, str], gone: list[str]) -> tuple[bytes, bytes]:
+    before, after = _serialised(ext_proc.ProcessingResponse(request_headers=_headers(headers, gone))).split(_ANY_KEY.encode())
+    return before, after
 
 
 @lru_cache(maxsize=8192)

@@ -207,6 +207,15 @@ async def test_a_key_that_a_caller_made_itself_is_taken_and_a_raw_id_beside_it_w
     assert both.seen["x-gr-user-key"] == user_key(POOL_KEY, "u-2")
 
 
+async def test_a_callers_name_of_a_key_goes_on_with_the_callers_key_alone(gateway: Gateway) -> None:
+    await gateway.offer(table(1, gateway.rows("a", "b", "c")))
+    key, named = {"x-gr-user-key": user_key(POOL_KEY, "u-1")}, {"x-gr-key-id": "theirs"}
+    caller = Caller(gateway.port)
+    assert (await caller.get(key | named)).seen["x-gr-key-id"] == "theirs"
+    for headers in (named, {"x-user-id": "u-2"} | named, {"x-user-id": "u-2"} | key | named):
+        assert "x-gr-key-id" not in (await caller.get(headers)).seen, headers
+
+
 async def test_of_two_headers_with_an_id_the_last_one_counts_and_neither_goes_further(gateway: Gateway) -> None:
     await gateway.offer(table(1, gateway.rows("a", "b", "c")))
     answer = await Caller(gateway.port).get({"x-user-id": "first\r\nx-user-id: second"})

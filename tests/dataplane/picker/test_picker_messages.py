@@ -65,6 +65,27 @@ def test_header_and_metadata_name_the_same_endpoints() -> None:
     assert all(each.append_action == each.OVERWRITE_IF_EXISTS_OR_ADD for each in mutation.set_headers)
 
 
+@pytest.mark.parametrize(
+    ("headers", "key_id", "goes_on"),
+    [
+        ({"x_user_id": b"ann"}, "", None),
+        ({"x_user_id": b"ann", "x_gr_user_key": b"0" * 32}, "", None),
+        ({}, "", None),
+        ({"x_gr_user_key": b"0" * 32}, "", "theirs"),
+        ({"x_user_id": b"ann"}, "ours", "ours"),
+        ({}, "ours", None),
+    ],
+)
+def test_a_callers_name_of_a_key_goes_on_with_the_callers_key_alone(
+    headers: dict[str, bytes], key_id: str, goes_on: str | None
+) -> None:
+    answer = answered(picker(key_id=key_id).exchange(), request(x_gr_key_id=b"theirs", **headers))
+    mutation = answer.request_headers.response.header_mutation
+    kept = None if "x-gr-key-id" in mutation.remove_headers else "theirs"
+    said = {each.header.key: each.header.raw_value.decode() for each in mutation.set_headers}
+    assert said.get("x-gr-key-id", kept) == goes_on
+
+
 def test_bytes_that_are_no_unicode_are_hashed_as_they_came() -> None:
     answer = answered(picker().exchange(), request(x_user_id=b"\xff\xfe\x80"))
     headers = {each.header.key: each.header.raw_value for each in answer.request_headers.response.header_mutation.set_headers}
