@@ -78,9 +78,18 @@ def up(
 
 
 @app.command()
-def down() -> None:
-    """Stop every control plane that this user's testbed has started, detached or not."""
+def down(
+    kubeconfig: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Only the one with this kubeconfig, as `up` printed it; default: all.")
+    ] = None,
+) -> None:
+    """Stop what this user's testbed has started, detached or not, also for tests and demonstrations that go on."""
     found = state.records()
+    if kubeconfig is not None:
+        found = [record for record in found if record.kubeconfig == str(kubeconfig.absolute())]
+        if not found:
+            _say(f"no control plane has the kubeconfig {kubeconfig}; `status` lists those that run")
+            raise typer.Exit(1)
     for record in found:
         with state.locked():
             state.remove(record)

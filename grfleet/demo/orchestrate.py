@@ -269,7 +269,7 @@ def _say_what_to_try(plane: ControlPlane, console: Console, gateways: dict[str, 
             f"curl -si -H 'x-user-id: ann' {address}/gr/v1/ready | grep -i x-gr-instance    # who serves ann in {namespace}"
             for namespace, address in gateways.items()
         ),
-        "grfleet testbed down      # stops all of it",
+        'grfleet testbed down --kubeconfig "$KUBECONFIG"    # stops all of it',
     )
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -13,9 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from testbed import processes, state
 from testbed.binaries import Binaries
+from testbed.cli import app
 from testbed.control_plane import ControlPlane, ControlPlaneError
 from testbed.patience import eventually
 from testbed.processes import Identity
@@ -126,6 +128,24 @@ def test_a_detached_control_plane_outlives_its_caller_until_down(testbed_binarie
     assert (down.returncode, down.stdout) == (0, f"stopped {record.url}\n")
     assert not any(processes.is_alive(process) for process in record.processes)
     assert not Path(record.directory).exists()
+
+
+def test_down_by_kubeconfig_stops_that_one_alone(tmp_path: Path) -> None:
+    """Who takes his own down must not end the test run or the demonstration beside it."""
+    for name in ("mine", "other"):
+        directory = tmp_path / name
+        directory.mkdir()
+        record = state.Record(name, None, str(directory), temporary=True, url=name, kubeconfig=str(directory / "kubeconfig"))
+        state.save(record)
+    run = CliRunner()
+
+    missed = run.invoke(app, ["down", "--kubeconfig", str(tmp_path / "none")])
+    assert (missed.exit_code, missed.stdout) == (1, "")
+    assert len(state.records()) == 2
+
+    stopped = run.invoke(app, ["down", "--kubeconfig", str(tmp_path / "mine" / "kubeconfig")])
+    assert (stopped.exit_code, stopped.stdout) == (0, "stopped mine\n")
+    assert [record.name for record in state.records()] == ["other"]
 
 
 def test_a_kept_directory_continues_with_its_data(testbed_binaries: Binaries, tmp_path: Path) -> None:
