@@ -1,4 +1,4 @@
-"""docs/first-pool.md is one session in one shell: it is run as it stands, on a control plane of its own."""
+"""docs/first-pool.md is one session in one shell: it is run with less traffic, on a control plane of its own."""
 
 import contextlib
 import os
@@ -17,7 +17,8 @@ from dataplane.agent.reasons import MESSAGES
 from testbed.binaries import Binaries
 
 PAGE = read("docs/first-pool.md")
-SESSION = "\n".join(blocks("docs/first-pool.md", "sh"))
+TRAFFIC = 'toy_traffic.py "unix:$DIR/engine.sock" 25 '
+SESSION = "\n".join(blocks("docs/first-pool.md", "sh")).replace(f"{TRAFFIC}90", f"{TRAFFIC}4")
 
 
 @pytest.fixture
@@ -55,6 +56,9 @@ def test_the_page_leads_from_nothing_to_a_ready_pool_and_back(environment: dict[
     assert session.returncode == 0, output
     assert "grservingpool.grfleet.dev/ranker condition met" in output
     assert "Decisions of ranker-a" in output
+    assert re.search(r"^\d+ answers; ", output, re.M), output
+    assert re.search(r"^ *\d+ +[\d.]+ Learned +Fallback .* EstimateNotTrusted", output, re.M), output
+    assert re.search(r"^\d+ same$", output, re.M), output
     assert "stopped https://127.0.0.1:" in output
 
 
