@@ -182,9 +182,12 @@ def in_cluster(*, host: str, port: str, directory: Path = SERVICE_ACCOUNT) -> ht
         When the pod has no ServiceAccount mounted.
     """
     shown = f"[{host}]" if ":" in host else host
+    authorities = directory / "ca.crt"
+    if not authorities.exists():  # the library of TLS would not say which file it misses
+        raise FileNotFoundError(f"there is no {authorities}: no pod with a ServiceAccount; elsewhere give the URL of the table")
     return httpx.AsyncClient(
         base_url=f"https://{shown}:{port}",
-        verify=ssl.create_default_context(cafile=str(directory / "ca.crt")),
+        verify=ssl.create_default_context(cafile=str(authorities)),
         auth=ServiceAccountAuth(directory / "token"),
         trust_env=False,
         timeout=httpx.Timeout(10.0),

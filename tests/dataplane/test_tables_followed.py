@@ -14,7 +14,7 @@ import pytest
 from contract.errors import ProtocolViolation
 from contract.keys import SLOTS
 from contract.table import InstanceState, RoutingTable, TableInstance, pack_slots
-from contract.table_sources.kubernetes_api import KubernetesSource
+from contract.table_sources.kubernetes_api import KubernetesSource, in_cluster
 from contract.table_sources.sources import FileSource, HttpSource, Source
 from dataplane.follow import Feed, Published, source_of, table_from
 
@@ -159,3 +159,8 @@ def test_what_an_address_says_chooses_the_source(tmp_path: Path, monkeypatch: py
             opened(wrong)
     assert isinstance(opened("kubernetes:ns/pool"), KubernetesSource)
     assert asked == ["kubernetes.default.svc"]
+
+
+def test_outside_a_pod_the_error_says_what_is_missing_and_what_to_give_instead(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=f"there is no {tmp_path}/ca.crt: no pod .* give the URL of the table"):
+        in_cluster(host="kubernetes.default.svc", port="443", directory=tmp_path)
