@@ -52,8 +52,8 @@ def admit(
 ) -> NDArray[np.int64]:
     """Return which wish of each user comes true, int64[users]: a place in its choices, or NOBODY for being at home.
 
-    The greatest savings come first; one that is in force is ahead by the margin. A wish is granted where the load afterwards is
-    within the cap; otherwise the next choice is looked at.
+    The greatest savings come first; one that is in force is ahead by the margin, and of equal ones without any margin. A wish is
+    granted where the load afterwards is within the cap; otherwise the next choice is looked at.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def admit(
     granted = np.full(len(home), NOBODY, dtype=np.int64)
     asking = np.flatnonzero(wishes.choices[:, 0] != NOBODY)
     urgency = wishes.saved_ms[asking, 0] + margin_ms * wishes.kept[asking]
-    asking = asking[np.argsort(-urgency, kind="stable")]
+    asking = asking[np.lexsort((~wishes.kept[asking], -urgency))]
     now, limit, left = load.tolist(), (cap + _SLACK).tolist(), most
     columns = (asking.tolist(), wishes.choices[asking].tolist(), home[asking].tolist(), brings[asking].tolist())
     for user, choices, at_home, more in zip(*columns, strict=True):

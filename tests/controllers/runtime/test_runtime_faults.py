@@ -109,7 +109,7 @@ def test_an_api_server_crash_and_an_edited_crd_are_survived_at_work(own_plane: C
         assert httpx.get(f"{operator.address()}/healthz", timeout=5).status_code == 200
         code, seconds = operator.terminate()
     assert code == 0
-    assert seconds < 2
+    assert seconds < 8  # far from the times after which loops are cut off, also on a busy machine
 
 
 def leaders(operators: list[OperatorProcess]) -> list[OperatorProcess]:

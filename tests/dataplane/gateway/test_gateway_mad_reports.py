@@ -12,7 +12,7 @@ from residents_world import AWAY, KEY, Fleet, home_of, state
 from contract.residency import InstanceLoad, ResidencyReport, UserState, decode_report, pack_overrides
 from dataplane.hot_users.residents import LOAD_MEMORY_MS
 
-MAD = st.sampled_from([0.0, 1e-300, 1e3, 1e12, 1e38, 1e300, 1.7e308])
+MAD = st.sampled_from([0.0, 1e-300, 1e3, 1e12, 1e15])  # to where the contract ends; a report with more is not read at all
 MANY = st.sampled_from([0, 1, 1000, 2**31, 2**53, 2**62])
 
 

@@ -176,6 +176,7 @@ class World:
             await self.start_picker()
         await self.offer(self.rows("a", "b", "c"))
         await self.until(self._nothing_ejected, "every instance is healthy in Envoy")
+        await self.until(self._envoy_asks, "Envoy is connected to the picker, also to one that was started anew")
 
     def config(self) -> dict[str, Any]:
         text = (ROOT / "docs" / "examples" / "picker-envoy.yaml").read_text()
@@ -283,6 +284,9 @@ class World:
         assert self._envoy is not None
         assert self._envoy.returncode is None, (self.folder / "envoy.log").read_text()
         return await self._get("admin", "/ready") != "" and await self._envoy_knows()
+
+    async def _envoy_asks(self) -> bool:
+        return (await self.ask("somebody")).instance != ""
 
     async def _picker_has(self, generation: int) -> bool:
         return await self.metric("grfleet_picker_generation") == generation

@@ -114,6 +114,13 @@ def test_a_user_moves_only_for_more_than_the_margin() -> None:
     assert places(kept) == {"user": "uid-1"}, "nor back"
 
 
+def test_of_equal_savings_in_a_full_table_the_one_in_force_stays() -> None:
+    rows = [state_of(user, 1) for user in ("first", "second")]
+    limits = msgspec.structs.replace(FREE, most=1, margin_ms=0.0)
+    assert places(chosen(rows, limits=limits)) == {"first": "uid-1"}
+    assert places(chosen(rows, limits=limits, previous=[away("second", 1)])) == {"second": "uid-1"}
+
+
 @pytest.mark.parametrize("margin_ms", [0.0, 5.0])
 def test_a_user_away_from_home_goes_back_only_for_more_than_the_margin(margin_ms: float) -> None:
     limits = msgspec.structs.replace(FREE, margin_ms=margin_ms)
