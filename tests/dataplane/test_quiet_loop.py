@@ -6,40 +6,25 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from both_loops import FAR_S, Counting, on_both_loops
 
 from dataplane.agent.alarm import Alarm
-from dataplane.quiet_loop import QuietLoop, forget, readable
+from dataplane.quiet_loop import forget, readable
 
-FAR_S = 3600.0
 Scenario = Callable[[socket.socket, socket.socket], Coroutine[Any, Any, None]]
 
 
-class Counting(QuietLoop):
-    """Counts its turns."""
+def connected(scenario: Scenario) -> Callable[[type[asyncio.AbstractEventLoop]], None]:
+    """A test that runs a scenario with two ends of a connection on both loops."""
 
-    turns = 0
+    async def run() -> None:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            ours.setblocking(False)
+            await scenario(ours, theirs)
+            forget(ours)
 
-    def _run_once(self) -> None:
-        self.turns += 1
-        super()._run_once()  # type: ignore[misc]  # every loop of asyncio has it
-
-
-def on_both_loops(scenario: Scenario) -> Callable[[type[asyncio.AbstractEventLoop]], None]:
-    """A test that runs a scenario with two ends of a connection on the quiet loop and on an ordinary one."""
-
-    @pytest.mark.parametrize("loop", [Counting, asyncio.SelectorEventLoop])
-    def test(loop: type[asyncio.AbstractEventLoop]) -> None:
-        async def run() -> None:
-            ours, theirs = socket.socketpair()
-            with ours, theirs:
-                ours.setblocking(False)
-                await scenario(ours, theirs)
-                forget(ours)
-
-        with asyncio.Runner(loop_factory=loop) as runner:
-            runner.run(asyncio.wait_for(run(), 20.0))
-
-    return test
+    return on_both_loops(run)
 
 
 async def _in_time(ours: socket.socket, theirs: socket.socket) -> None:
@@ -119,13 +104,13 @@ async def _closed_and_another(ours: socket.socket, theirs: socket.socket) -> Non
         other.close()
 
 
-test_bytes_are_heard_when_they_come_and_when_they_are_there_already = on_both_loops(_in_time)
-test_a_wait_ends_in_time_and_what_comes_later_is_not_lost = on_both_loops(_too_late)
-test_the_end_of_a_connection_is_heard = on_both_loops(_at_the_end)
-test_a_cancelled_wait_ends_its_task_also_when_it_has_just_been_heard = on_both_loops(_cancelled)
-test_who_sleeps_who_listens_and_who_has_an_ordinary_socket_wake_each_for_their_reason = on_both_loops(_beside_a_sleeper)
-test_what_comes_while_nobody_listens_makes_nobody_busy = on_both_loops(_nobody_listens)
-test_a_closed_socket_leaves_its_number_to_the_next = on_both_loops(_closed_and_another)
+test_bytes_are_heard_when_they_come_and_when_they_are_there_already = connected(_in_time)
+test_a_wait_ends_in_time_and_what_comes_later_is_not_lost = connected(_too_late)
+test_the_end_of_a_connection_is_heard = connected(_at_the_end)
+test_a_cancelled_wait_ends_its_task_also_when_it_has_just_been_heard = connected(_cancelled)
+test_who_sleeps_who_listens_and_who_has_an_ordinary_socket_wake_each_for_their_reason = connected(_beside_a_sleeper)
+test_what_comes_while_nobody_listens_makes_nobody_busy = connected(_nobody_listens)
+test_a_closed_socket_leaves_its_number_to_the_next = connected(_closed_and_another)
 
 
 def test_on_the_quiet_loop_questions_and_answers_need_no_turn() -> None:
