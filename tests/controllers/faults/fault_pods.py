@@ -297,7 +297,7 @@ def open_pods_world(
     namespace = f"faults-{secrets.token_hex(4)}"
     api.post("/api/v1/namespaces", json={"metadata": {"name": namespace}}).raise_for_status()
     with ExitStack() as stack:
-        pods = stack.enter_context(PlayedPods(api, namespace))
+        pods = stack.enter_context(PlayedPods(stack.enter_context(plane.client()), namespace))
         farm = stack.enter_context(AgentFarm())
         world = PodsWorld(plane, api, namespace, directory, farm, stack, pods, deadline_seconds=deadline_seconds)
         world.make_policies()

@@ -56,7 +56,10 @@ def managing(account: Path, namespace: str, tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.fixture
-def kubelet(kube_api: httpx.Client, namespace: str) -> Iterator[Kubelet]:
-    """Plays the kubelet for the pods of the namespace."""
-    with Kubelet(kube_api, namespace) as playing:
+def kubelet(crds_installed: ControlPlane, namespace: str) -> Iterator[Kubelet]:
+    """Plays the kubelet for the pods of the namespace, in a thread with a client of its own.
+
+    A client that two threads share closes a connection as idle for too long that the other one has just been given.
+    """
+    with crds_installed.client() as api, Kubelet(api, namespace) as playing:
         yield playing

@@ -53,9 +53,11 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
     def _look(self, timeout: float | None) -> int | None:
-        if self.returncode is None and select.select([self._status], [], [], timeout)[0]:
-            said = os.read(self._status, 64)
-            os.close(self._status)
+        if self.returncode is None and (self._status < 0 or select.select([self._status], [], [], timeout)[0]):
+            status, self._status = self._status, -1  # a number that is closed belongs to somebody else soon
+            said = b"" if status < 0 else os.read(status, 64)
+            if status >= 0:
+                os.close(status)
             if not said:
                 raise RuntimeError(f"the server of operator {self.pid} ended before it")
             self.returncode = int(said)
