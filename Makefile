@@ -10,7 +10,7 @@ TRAIN_STAMP := $(TRAIN_VENV)/.installed
 UV_COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 
 .DEFAULT_GOAL := help
-.PHONY: help install setup demo test e2e scale lint format bench lock generate testbed train train-test clean
+.PHONY: help install setup demo test explore e2e scale lint format bench lock generate testbed train train-test clean
 
 help:  ## list the tasks
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ demo: $(STAMP)  ## a real API server, operator, 8 agents, 8 engines, a real trac
 test: $(STAMP)  ## all tests that need no node, on a real Kubernetes control plane
 	@$(BIN)/grfleet testbed build --kwok
 	@$(BIN)/pytest -n 4 --dist loadscope --no-loadscope-reorder -m "not node" $(TEST_ARGS)
+
+explore: $(STAMP)  ## the property tests with new random examples each time, for bugs that the fixed ones of `make test` do not show
+	@$(BIN)/pytest -n 4 -m "hypothesis and not node" --hypothesis-profile explore $(EXPLORE_ARGS)
 
 e2e: $(STAMP)  ## real pods on a real node of this machine (where it gives one: root): the chart's operator, pools, faults
 	@$(BIN)/grfleet testbed build --node-if-possible

@@ -14,8 +14,10 @@ from testbed.kinds import install_kinds
 
 pytest_plugins = ["testbed.pytest_plugin"]
 
-# No test asserts an absolute time, and one example may take long while other tests fill the machine.
-settings.register_profile("grfleet", deadline=None)
+# No test asserts an absolute time, and one example may take long while other tests fill the machine. The same examples each time: what
+# is red was made red by a change. New examples are looked for by `make explore`, and what they find becomes an `@example`.
+settings.register_profile("grfleet", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None, print_blob=True)
 settings.load_profile("grfleet")
 
 

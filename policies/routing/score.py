@@ -20,6 +20,8 @@ from policies.routing.types import InstanceFacts
 NOBODY = -1
 CHOICES = 4
 """How many places are kept for a user, the best first."""
+UNLIKE = 2.0
+"""How many times more or less than the median of its pool a token or a row may cost."""
 _CELLS = 1 << 19  # of one block: stays near the processor's caches
 
 
@@ -61,24 +63,39 @@ class Wishes(NamedTuple):
 
 
 def costs_of(facts: Sequence[InstanceFacts], *, refill_slowdown: float = 1.25, most_wait_ms: float = math.inf) -> Costs:
-    """Return the costs of some instances; waiting counts up to a limit above the shortest queue of those that may serve.
+    """Return the costs of some instances, which are those of one pool: none is far from the others.
 
-    What is unknown of one (NaN, infinite) is taken from the mean of the others, and is no reason for anything where it is unknown
-    of all; what is negative counts as 0. Loading is never dearer than recomputing.
+    What a token or a row costs counts within a factor of `UNLIKE` of the median. Waiting and the rows that miss each count up to a
+    limit above the least of those that may serve. So an instance that says that it works for nothing, or asks for endless rows,
+    draws no user from its state. What is unknown of one (NaN, infinite) is taken from the others, and is no reason for anything
+    where it is unknown of all; what is negative counts as 0. Loading is never dearer than recomputing.
     """
     slower = np.array([refill_slowdown if fact.refilling else 1.0 for fact in facts])
-    token_ms = known_or_mean(fact.ms_per_token_recompute for fact in facts)
-    host_ms = known_or_mean(fact.ms_per_token_host for fact in facts)
+    token_ms = _near_median(fact.ms_per_token_recompute for fact in facts)
+    host_ms = _near_median(fact.ms_per_token_host for fact in facts)
     ssd_ms = _known_or(host_ms, [fact.ms_per_token_ssd for fact in facts])
-    rows = known_or_mean(fact.rows_per_request for fact in facts)
+    rows = _near_median(fact.rows_per_request for fact in facts)
     missed = 1.0 - np.minimum(known_or_mean(fact.emb_overlap for fact in facts), 1.0)
-    row_ms = known_or_mean(fact.ms_per_row for fact in facts)
-    rows_ms = missed * (rows.mean() if len(rows) else 0.0) * row_ms * slower
+    rows_ms = missed * (rows.mean() if len(rows) else 0.0) * _near_median(fact.ms_per_row for fact in facts) * slower
     host_ms, ssd_ms = np.minimum(host_ms * slower, token_ms), np.minimum(ssd_ms * slower, token_ms)
     wait_ms = known_or_mean(fact.queue_ms for fact in facts)
-    shortest = min((wait for wait, fact in zip(wait_ms.tolist(), facts, strict=True) if fact.eligible), default=0.0)
-    wait_ms = np.minimum(wait_ms, shortest + most_wait_ms)
+    eligible = np.array([fact.eligible for fact in facts], dtype=np.bool_)
+    rows_ms, wait_ms = (_above_least(cost, eligible, most_wait_ms) for cost in (rows_ms, wait_ms))
     return Costs(*(np.asarray(cost, dtype=np.float32) for cost in (token_ms, host_ms, ssd_ms, rows_ms, wait_ms)))
+
+
+def _near_median(values: Iterable[float]) -> NDArray[np.float64]:
+    """Return values from 0 up, within a factor of `UNLIKE` of the median of the known ones; the median where one is not known."""
+    given = np.array(list(values), dtype=np.float64)
+    known = given[np.isfinite(given)]
+    median = float(np.median(np.maximum(known, 0.0))) if len(known) else 0.0
+    return np.clip(_known_or(np.full(len(given), median), given.tolist()), median / UNLIKE, median * UNLIKE)
+
+
+def _above_least(cost_ms: NDArray[np.float64], eligible: NDArray[np.bool_], most_ms: float) -> NDArray[np.float64]:
+    """Return costs up to a limit above the least one of those that may serve."""
+    least = float(cost_ms[eligible].min()) if eligible.any() else 0.0
+    return np.minimum(cost_ms, least + most_ms)
 
 
 def known_or_mean(values: Iterable[float]) -> NDArray[np.float64]:

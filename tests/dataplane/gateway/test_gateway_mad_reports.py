@@ -5,7 +5,7 @@ import warnings
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from residents_world import AWAY, KEY, Fleet, home_of, state
 
@@ -59,6 +59,9 @@ def test_no_number_of_a_report_overflows_or_stays_for_ever(load: InstanceLoad, t
 
 
 @given(load=loads())
+@example(load=InstanceLoad(reachable=True, rows_per_request=1000.0, ms_per_row=0.0, ms_per_token=0.0))
+@example(load=InstanceLoad(reachable=True, rows_per_request=1e15, ms_per_row=0.0, ms_per_token=0.0))
+@example(load=InstanceLoad(reachable=True, rows_per_request=1e15))
 @settings(max_examples=60, deadline=None)
 def test_a_mad_neighbour_keeps_nobody_from_its_state(load: InstanceLoad) -> None:
     fleet = Fleet()

@@ -67,7 +67,8 @@ def test_state_is_weighed_against_waiting_rows_and_refills() -> None:
     assert with_(queue_ms=9.0) == {"user": "uid-1"}
     assert with_(queue_ms=11.0) == {"user": "uid-2"}
     assert with_(queue_ms=60.0, emb_overlap=0.0) == {"user": "uid-2"}
-    assert with_(ms_per_row=0.1, emb_overlap=0.8) == {"user": "uid-2"}
+    dear_rows = [an_instance(at, ms_per_row=0.05, emb_overlap=0.5 if at == 1 else 0.8) for at in range(3)]
+    assert places(chosen(rows, facts=dear_rows)) == {"user": "uid-2"}
     on_hosts = [state_of("user", at, 0, kv_tokens_host=1000) for at in (1, 2)]
     assert places(chosen(on_hosts)) == {"user": "uid-1"}
     refilling = [an_instance(0), an_instance(1, refilling=True), an_instance(2)]

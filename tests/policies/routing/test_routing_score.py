@@ -63,6 +63,24 @@ def test_what_is_unknown_is_as_the_others(given_: list[float], expected: list[fl
     assert known_or_mean(given_).tolist() == expected
 
 
+@pytest.mark.parametrize("mad", [0.0, 1e-300, 1e15, -1.0])
+@pytest.mark.parametrize("field", ["ms_per_token_recompute", "ms_per_row", "rows_per_request"])
+def test_what_one_says_of_its_costs_counts_within_a_factor_of_the_median(field: str, mad: float) -> None:
+    usual = [an_instance(number) for number in range(3)]
+    odd = an_instance(3, **{field: mad})
+    alike, costs = costs_of([*usual, an_instance(3)]), costs_of([*usual, odd])
+    for name in ("token_ms", "host_ms", "rows_ms"):
+        before, after = getattr(alike, name), getattr(costs, name)
+        assert np.all(after >= before / 2.0 - 1e-6)
+        assert np.all(after <= before * 2.0 + 1e-6)
+    assert costs.token_ms[:3].tolist() == alike.token_ms[:3].tolist()
+
+
+def test_rows_that_miss_count_up_to_a_limit_above_the_least_of_those_that_may_serve() -> None:
+    facts = [an_instance(0, emb_overlap=1.0, ready=False), an_instance(1, emb_overlap=0.9), an_instance(2, emb_overlap=0.0)]
+    assert costs_of(facts, most_wait_ms=0.3).rows_ms.tolist() == pytest.approx([0.0, 0.1, 0.4], rel=1e-5)
+
+
 def test_caps_follow_weights_and_a_floor() -> None:
     load, bound = np.array([10.0, 20.0, 30.0, 0.0]), LoadBound(percent=125.0, floor=8.0)
     assert caps(load, np.array([100.0, 100.0, 40.0, 0.0]), bound).tolist() == [31.25, 31.25, 12.5, 0.0]
