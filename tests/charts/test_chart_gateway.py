@@ -142,6 +142,7 @@ def test_every_value_arrives(helm: Helm) -> None:
         *arguments
     }
     assert {"--max-connections=20000", "--key-id=user-key", "--bind=:8443", "--agents=https://{host}:9443"} <= {*arguments}
+    assert "--retriable-bytes=1048576" in arguments
     assert "--check-path=/healthz" in containers(other)["agent"]["args"]
     assert other["volumes"][1]["secret"]["items"] == [{"key": "current", "path": "key"}]
     assert pod["terminationGracePeriodSeconds"] == 30 + 10 + 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -134,3 +135,27 @@ def test_the_schema_knows_and_explains_every_value() -> None:
             place = properties[step]
         else:
             assert place["description"] == text, path
+
+
+def test_great_numbers_of_a_file_are_written_out(helm: Helm, tmp_path: Path) -> None:
+    pools = [{"name": "ranker", "namespace": "feed", "keySecret": {"name": "user-key"}}]
+    values: dict[str, Any] = {room: {"enabled": True, "pools": pools} for room in ("gateway", "picker")}
+    greatest = dict(_great_numbers(json.loads((CHART / "values.schema.json").read_text())))
+    for path, number in greatest.items():
+        place = values
+        for part in path[:-1]:
+            place = place.setdefault(part, {})
+        place[path[-1]] = number
+    assert ("picker", "maxInFlight") in greatest
+    (tmp_path / "great.yaml").write_text(yaml.safe_dump(values))
+    text = yaml.safe_dump_all(helm.render("--values", str(tmp_path / "great.yaml")))
+    assert not re.search(r"[ ='][\d.]+e\+\d\d\b", text)
+    assert all(str(number) in text for number in greatest.values())
+
+
+def _great_numbers(schema: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], int]]:
+    """Yield the values that may be a million or more, from where Go writes a float with an exponent, at their greatest."""
+    if schema.get("type") == "integer" and schema.get("maximum", 0) >= 1_000_000:
+        yield path, schema["maximum"]
+    for name, each in schema.get("properties", {}).items():
+        yield from _great_numbers(each, (*path, name))

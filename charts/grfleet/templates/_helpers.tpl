@@ -352,7 +352,8 @@ args:
   - --health-bind=0.0.0.0:8081
   - --id-header={{ $gateway.idHeader }}
   - --check-path={{ .pool.checkPath | default $gateway.checkPath }}
-  - --max-connections={{ $gateway.maxConnections }}
+  - --max-connections={{ int64 $gateway.maxConnections }}
+  - --retriable-bytes={{ int64 $gateway.retriableBytes }}
   - --threads={{ $gateway.threads }}
   - --drain-seconds={{ $gateway.drainSeconds }}
   {{- with include "grfleet.edge.caFile" .pool }}
