@@ -19,6 +19,8 @@ from contract.errors import ProtocolViolation
 from contract.keys import SLOTS
 
 NOBODY = 0xFFFF
+Address = Annotated[str, Meta(max_length=512)]
+"""As long as `serviceURL` of an instance may be: one longer address would cost the followers the whole table."""
 
 
 class InstanceState(enum.StrEnum):
@@ -35,7 +37,7 @@ class TableInstance(Wire, frozen=True, kw_only=True):
 
     name: Name
     uid: Name
-    address: Name
+    address: Address
     weight_percent: Annotated[int, Meta(ge=0, le=100)]
     state: InstanceState
 

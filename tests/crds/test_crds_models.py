@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -12,7 +13,19 @@ from pydantic import ValidationError
 
 import crds
 from contract.agent import Enforcement, Strategy, intent_spec
-from crds import GRInstance, GRServingPool, HBMPolicy, HBMPolicySpec, explain_invalid, format_quantity, parse_quantity
+from contract.keys import SLOTS
+from contract.table import pack_slots
+from contract.table_sources.sources import sighting_in
+from crds import (
+    GRInstance,
+    GRRoutingTable,
+    GRServingPool,
+    HBMPolicy,
+    HBMPolicySpec,
+    explain_invalid,
+    format_quantity,
+    parse_quantity,
+)
 from crds.types import camel
 
 
@@ -127,6 +140,22 @@ def test_an_agent_understands_the_intent_of_an_instance() -> None:
     assert understood.usable_bytes == 1 << 30
     assert understood.bounds.max_emb_percent == intent["bounds"]["maxEmbPercent"]
     assert understood.refill.max_link_percent == intent["refill"]["maxLinkPercent"]
+
+
+def test_followers_read_a_table_whose_fields_are_as_long_as_the_api_allows() -> None:
+    name, address = ".".join(["n" * 62] * 4) + "zz", "http://" + "a" * 505
+    row = {"name": name, "uid": "u" * 128, "address": address, "weightPercent": 100, "state": "Ready"}
+    slots, limits = pack_slots([0] * SLOTS), {"boundedLoadPercent": 1000, "hotUsersMax": 1_000_000, "keyHeader": "h" * 63}
+    status = {"generation": 1 << 62, "keyId": "k" * 253, "instances": [row], "slots": slots, "limits": limits}
+    table = {"metadata": {"name": "pool"}, "spec": {"poolRef": "pool"}, "status": status}
+    for field in ("name", "uid", "address"):
+        with pytest.raises(ValidationError):
+            GRRoutingTable.parse({**table, "status": {**status, "instances": [{**row, field: row[field] + "m"}]}})
+    GRRoutingTable.parse(table)
+    sighting = sighting_in(json.dumps(table).encode())
+    assert not sighting.problem
+    assert sighting.table is not None
+    assert sighting.table.instances[0].address == address
 
 
 def test_defaults_of_agent_and_policy_are_the_same() -> None:
