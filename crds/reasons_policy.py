@@ -229,13 +229,13 @@ POLICY: tuple[ConditionSpec, ...] = (
                 "Stale",
                 _F,
                 "The newest measurements are too old; what they drive is held.",
-                "Check the scrape of the agents and the clock of the source.",
+                "Check the scrape of the engines (where no Prometheus is asked: the agents) and the clock of the source.",
             ),
             Reason(
                 "Missing",
                 _F,
                 "There are no measurements; what they drive is held.",
-                "Check that the source scrapes the agents; docs/metrics.md lists the names.",
+                "Check that Prometheus scrapes the engines (where none is asked: that agents answer); docs/metrics.md has the names.",
             ),
             Reason(
                 "SourceUnreachable",

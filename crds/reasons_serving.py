@@ -47,22 +47,10 @@ SERVING: tuple[ConditionSpec, ...] = (
                 "Check the engine process and the agent's option --engine.",
             ),
             Reason(
-                "EngineNotReady",
-                _F,
-                "The engine answers that it is not ready; the message carries its reasons.",
-                "Wait while it loads its model; else look at its log.",
-            ),
-            Reason(
                 "InvalidAnswer",
                 _F,
                 "Agent or engine answered something that breaks the contract; it was not used.",
                 "Compare the versions of operator, agent and engine; run the conformance suite against the engine.",
-            ),
-            Reason(
-                "ModelMismatch",
-                _F,
-                "The engine serves another model or version than the pool names.",
-                "Roll the engine to spec.model.version, or correct spec.model.",
             ),
             Reason(
                 "PolicyUnusable",
@@ -245,12 +233,6 @@ SERVING: tuple[ConditionSpec, ...] = (
                 _F,
                 "The operator cannot read the RoutingPolicy; the last table stays.",
                 "Correct the field that the message names.",
-            ),
-            Reason(
-                "KeySecretMissing",
-                _F,
-                "The Secret or the key that userKeySecret names does not exist or is too short.",
-                "Create the Secret next to the RoutingPolicy, with a value of at least 16 bytes.",
             ),
             Reason(
                 "ViewInDoubt",

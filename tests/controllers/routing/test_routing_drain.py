@@ -17,7 +17,7 @@ from crds.instance import PolicySource
 from crds.routing_policy import Churn
 
 POLICY = Found(spec=RoutingPolicySpec(churn=Churn(max_moved_percent=10)), name="default", source=PolicySource.DEFAULTS)
-READY, NOT_READY, SILENT = ("True", "InstanceReady"), ("False", "EngineNotReady"), ("False", "AgentUnreachable")
+READY, NOT_READY, SILENT = ("True", "InstanceReady"), ("False", "EngineUnreachable"), ("False", "AgentUnreachable")
 
 
 def instance(name: str, word: tuple[str, str] = READY, *, since: float = -9999, drain: str | None = None) -> dict[str, Any]:
