@@ -284,17 +284,16 @@ backend {ID_TABLE}
 def _frontend(config: GatewayConfig) -> str:
     id_header, key_header = config.id_header, config.user_key_header
     pool_key = base64.b64encode(config.pool_key).decode()
+    # The whole value counts (req.hdr would cut at commas), of several the last: without -1 a test passes on any of them.
+    made_of, made = f"req.fhdr({id_header},-1)", f"req.fhdr({key_header},-1)"
+    with_id = f"{{ {made_of} -m len gt 0 }}"
     lines = [
         "frontend gr_in",
         f"  bind {config.bind}",
-        # The whole value counts: req.hdr would cut at commas.
-        f'  http-request set-var(txn.gr_key) req.fhdr({id_header}),hmac(sha256,"{pool_key}"),bytes(0,16),hex,lower'
-        f" if {{ req.fhdr({id_header}) -m len gt 0 }}",
-        f"  http-request set-var(txn.gr_key) req.fhdr({key_header})"
-        f" if !{{ req.fhdr({id_header}) -m len gt 0 }} {{ req.fhdr({key_header}) -m reg ^[0-9a-f]{{32}}$ }}",
+        f'  http-request set-var(txn.gr_key) {made_of},hmac(sha256,"{pool_key}"),bytes(0,16),hex,lower if {with_id}',
+        f"  http-request set-var(txn.gr_key) {made} if !{with_id} {{ {made} -m reg ^[0-9a-f]{{32}}$ }}",
         # What a caller says of the key's name holds for a key of the caller's alone.
-        f"  http-request del-header {KEY_ID_HEADER}"
-        f" if {{ req.fhdr({id_header}) -m len gt 0 }} or !{{ var(txn.gr_key) -m found }}",
+        f"  http-request del-header {KEY_ID_HEADER} if {with_id} or !{{ var(txn.gr_key) -m found }}",
         *(f"  http-request del-header {name}" for name in dict.fromkeys((id_header, key_header, USER_KEY_HEADER))),
         f"  http-request set-header {key_header} %[var(txn.gr_key)] if {{ var(txn.gr_key) -m found }}",
     ]

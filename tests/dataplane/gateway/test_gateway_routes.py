@@ -1,5 +1,6 @@
 """Where a request goes through a real HAProxy: the owner of its slot, its override, its echoed choice, or the fallback."""
 
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from dataplane.gateway.config import FILLED_KEY, ID_TABLE
 from dataplane.gateway.held import read_held
 from dataplane.gateway.runtime_api import RuntimeApi
 from dataplane.gateway.servers import server_id
+from dataplane.picker.exchange import Edge
 
 VECTORS = json.loads((Path(contract.vectors.__file__).parent / "keys.json").read_text())
 
@@ -221,6 +223,22 @@ async def test_of_two_headers_with_an_id_the_last_one_counts_and_neither_goes_fu
     answer = await Caller(gateway.port).get({"x-user-id": "first\r\nx-user-id: second"})
     assert answer.seen["x-gr-user-key"] == user_key(POOL_KEY, "second")
     assert "x-user-id" not in answer.seen
+
+
+async def test_headers_that_come_more_than_once_mean_one_user_to_haproxy_and_to_the_picker(gateway: Gateway) -> None:
+    """What HAProxy tests has to be what it takes: else anything a caller sent would go on as the key of a user."""
+    await gateway.offer(table(1, gateway.rows("a", "b", "c")))
+    made, caller = user_key(POOL_KEY, "of the caller"), Caller(gateway.port)
+    ids = [(), ("",), ("u-1", ""), ("", "u-1"), ("u-1", "u-2"), ("", "")]
+    keys = [(), (made,), (made, "ann"), ("ann", made), (made, ""), ("ann",), (made.upper(),), (f"{made}0",)]
+    for named, hashed in itertools.product(ids, keys):
+        sent = [*(("x-user-id", each) for each in named), *(("x-gr-user-key", each) for each in hashed)]
+        lines = "".join(f"\r\n{name}: {value}" for name, value in sent)
+        seen = (await caller.get({"x-any": f"1{lines}"})).seen
+        meant = Edge(pool_key=POOL_KEY).key_of({name: value.encode() for name, value in sent})  # of one name the last
+        assert seen.get("x-gr-user-key", "") == meant, sent
+        assert "x-user-id" not in seen
+    caller.close()
 
 
 async def test_no_raw_id_stands_in_tables_statistics_or_logs(gateway: Gateway) -> None:
