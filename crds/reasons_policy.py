@@ -235,7 +235,7 @@ POLICY: tuple[ConditionSpec, ...] = (
                 "Missing",
                 _F,
                 "There are no measurements; what they drive is held.",
-                "Check that Prometheus scrapes the engines (where none is asked: that agents answer); docs/metrics.md has the names.",
+                "Check that Prometheus scrapes the engines (or, without it, that agents answer); docs/metrics.md has the names.",
             ),
             Reason(
                 "SourceUnreachable",
