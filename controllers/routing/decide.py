@@ -131,7 +131,7 @@ def _plan(seen: Observation, held: Condition | None, planned: TablePlan | None, 
         return Plan(requeue_after=PREDECESSOR_SECONDS)
     generation, fields = _table_fields(seen, planned, now)
     conditions = (held or _verdict(seen, planned, generation), _churn(planned))
-    pool_status, announce, wait = _pool_status(seen, conditions, generation, now)
+    pool_status, announce, wait = _pool_status(seen, conditions, _of_the_pool(seen, planned, generation), now)
     return Plan(
         apply_table=planned is not None and seen.holder in (Holder.NOBODY, Holder.ORPHAN),
         table_status=_table_status(seen, fields, conditions, now),
@@ -139,6 +139,13 @@ def _plan(seen: Observation, held: Condition | None, planned: TablePlan | None, 
         announce=announce,
         requeue_after=_requeue_after(seen, planned, wait, now),
     )
+
+
+def _of_the_pool(seen: Observation, planned: TablePlan | None, generation: int | None) -> int | None:
+    """The generation as far as it is this pool's: that of a stranger's table says nothing of it, and that of a tombstone, left by an
+    earlier pool of this name, would say that users are somewhere already."""
+    standing = seen.table is not None and seen.holder is not Holder.STRANGER and bool(seen.table.status.instances)
+    return generation if planned is not None or standing else None
 
 
 def _table_fields(seen: Observation, planned: TablePlan | None, now: datetime) -> tuple[int | None, dict[str, Any]]:

@@ -264,6 +264,14 @@ def test_a_table_in_other_hands_is_recognised(owner: str | None, pool_ref: str, 
     assert plan.apply_table == (holder is Holder.ORPHAN)
 
 
+def test_the_generation_of_a_strangers_table_is_none_of_the_pools() -> None:
+    table = table_object({**published(instance("a"))["status"], "generation": 500}, owner=None)
+    table["spec"]["poolRef"] = "other"
+    plan = decide(observed(instance("a"), table=table), NOW)
+    assert said(plan) == ("False", "NameTaken")
+    assert "tableGeneration" not in (plan.pool_status or {}), "the pool would count as ready"
+
+
 words = st.sampled_from([None, READY, SILENT, ("Unknown", "Pending"), ("False", "EngineUnreachable"), ("False", "InvalidAnswer")])
 
 

@@ -17,7 +17,7 @@ from controllers.lookup import Found
 from controllers.parsed import ParsedObjects
 from controllers.routing import controller as routing_controller
 from controllers.routing.controller import RoutingLoop
-from controllers.routing.decide import decide
+from controllers.routing.decide import Plan, decide
 from controllers.routing.observe import Observation, table_holder
 from controllers.routing.tombstone import (
     COLLECTOR_SECONDS,
@@ -201,6 +201,37 @@ def test_the_first_table_after_a_tombstone_waits_for_all_instances_as_the_first_
     said = find_condition(plan.pool_status["conditions"], "TablePublished")
     assert said is not None
     assert said["reason"] == "Pending"
+
+
+def test_no_look_before_the_first_table_makes_a_tombstone_count_as_one_that_users_follow() -> None:
+    anew, ready = pool_object(uid="uid-second"), [condition_item("Ready", "True", "InstanceReady")]
+    instances = [instance_object("pool-a", anew, conditions=ready), instance_object("pool-b", anew)]
+
+    def look(*present: dict[str, Any]) -> Plan:
+        seen = Observation(
+            pool=GRServingPool.parse(anew),
+            stored=anew,
+            policy=Found(spec=RoutingPolicySpec(), name="default", source=PolicySource.DEFAULTS),
+            instances=tuple(GRInstance.parse(each) for each in present),
+            table=GRRoutingTable.parse(buried()),
+            stored_table=buried(),
+            holder=Holder.ORPHAN,
+            started=at(-1),
+        )
+        plan = decide(seen, NOW)
+        anew["status"] = plan.pool_status or anew["status"]
+        return plan
+
+    for present in ((), (instances[0],), instances):
+        plan = look(*present)
+        assert not plan.apply_table, "who comes later would start with a quarter of a share"
+        assert "tableGeneration" not in anew["status"], "the pool would count as ready while nobody has a user"
+    instances[1]["status"] = instances[0]["status"]
+    plan = look(*instances)
+    assert plan.apply_table
+    assert plan.table_status is not None
+    assert plan.table_status["generation"] == anew["status"]["tableGeneration"] == 9
+    assert [row["weightPercent"] for row in plan.table_status["instances"]] == [100, 100]
 
 
 def test_a_generation_is_remembered_while_the_pool_lives_and_a_moment_after() -> None:
