@@ -142,8 +142,8 @@ def _plan(seen: Observation, held: Condition | None, planned: TablePlan | None, 
 
 
 def _of_the_pool(seen: Observation, planned: TablePlan | None, generation: int | None) -> int | None:
-    """The generation as far as it is this pool's: that of a stranger's table says nothing of it, and that of a tombstone, left by an
-    earlier pool of this name, would say that users are somewhere already."""
+    """The generation as far as it is this pool's: that of a stranger's table says nothing of it, and that of a tombstone, left by
+    an earlier pool of this name, would say that users are somewhere already."""
     standing = seen.table is not None and seen.holder is not Holder.STRANGER and bool(seen.table.status.instances)
     return generation if planned is not None or standing else None
 
