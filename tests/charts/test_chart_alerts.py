@@ -234,4 +234,4 @@ def test_links_labels_and_left_out_alerts_follow_the_values(helm: Helm) -> None:
     by_name = {rule["alert"]: rule for rule in rules}
     assert by_name["GrfleetLoopBehind"]["annotations"]["runbook_url"] == "https://wiki.example.com/a#grfleetloopbehind"
     assert by_name["GrfleetLoopBehind"]["labels"] == {"severity": "warning", "team": "gr"}
-    assert 'namespace=~"team-a|team-b"' in by_name["GrfleetAgentFrozen"]["expr"]
+    assert 'namespace=~"grfleet-system|team-a|team-b"' in by_name["GrfleetAgentFrozen"]["expr"]

@@ -149,6 +149,8 @@ def test_every_value_arrives(helm: Helm) -> None:
     assert containers(pod)["haproxy"]["lifecycle"] == {"preStop": {"sleep": {"seconds": 10}}}
     assert containers(pod)["haproxy"]["image"] == "registry.example.com/team/haproxy:2.6"
     assert (pod["nodeSelector"], pod["imagePullSecrets"]) == ({"kubernetes.io/os": "linux"}, [{"name": "pull-secret"}])
+    at_once = containers(pod_of(helm, "--set", f"{ONE},gateway.stopDelaySeconds=0"))["haproxy"]
+    assert "lifecycle" not in at_once, "a sleep of 0 s is refused before Kubernetes 1.33"
     service = the(gateways(helm, "--values", GATEWAYS), "Service", "ranker-gateway")
     assert (service["spec"]["type"], service["spec"]["ports"][0]["port"]) == ("LoadBalancer", 8000)
 

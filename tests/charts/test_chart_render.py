@@ -311,7 +311,7 @@ def test_the_pod_monitor_gives_series_the_labels_that_the_operator_asks_for(helm
     assert spec["selector"] == {"matchExpressions": [{"key": POOL_LABEL, "operator": "Exists"}]}
     assert spec["namespaceSelector"] == {"any": True}
     narrow = the(helm.render("--set", "podMonitor.enabled=true,watchNamespaces={team-a}"), "PodMonitor")["spec"]
-    assert narrow["namespaceSelector"] == {"matchNames": ["team-a"]}
+    assert narrow["namespaceSelector"] == {"matchNames": ["grfleet-system", "team-a"]}, "its own is served too"
 
 
 def test_a_release_says_once_for_each_place_that_it_serves_there(helm: Helm) -> None:

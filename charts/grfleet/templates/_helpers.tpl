@@ -26,14 +26,14 @@
 {{- end -}}
 
 {{- define "grfleet.selector" -}}
-app.kubernetes.io/name: {{ include "grfleet.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "grfleet.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: operator
 {{- end -}}
 
+{{- /* All labels of an object or pod, none twice: what selects it, then its own, then those of everything. Takes (dict "root" $ "selector" <text> "labels" {}). */ -}}
 {{- define "grfleet.labels" -}}
-{{ include "grfleet.selector" . }}
-{{ include "grfleet.origin" . }}
+{{- toYaml (merge (dict) (.selector | fromYaml) (.labels | default dict) (include "grfleet.origin" .root | fromYaml)) -}}
 {{- end -}}
 
 {{- /* Labels of everything, whichever part it belongs to. */ -}}
@@ -49,22 +49,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{- /* metadata of one object. Takes (dict "root" $ "name" ... "namespace" ... "labels" {} "annotations" {} "selector" ...); no namespace: cluster-wide; no selector: a part of the operator. */ -}}
 {{- define "grfleet.metadata" -}}
-{{- $annotations := merge (dict) (.annotations | default dict) .root.Values.commonAnnotations -}}
+{{- $annotations := merge (dict) (.annotations | default dict) (.root.Values.commonAnnotations | default dict) -}}
+{{- $selector := .selector | default (include "grfleet.selector" .root) -}}
 metadata:
-  name: {{ .name }}
+  name: {{ .name | quote }}
   {{- with .namespace }}
-  namespace: {{ . }}
+  namespace: {{ . | quote }}
   {{- end }}
   labels:
-    {{- with .selector }}
-    {{- . | nindent 4 }}
-    {{- else }}
-    {{- include "grfleet.selector" .root | nindent 4 }}
-    {{- end }}
-    {{- include "grfleet.origin" .root | nindent 4 }}
-    {{- with .labels }}
-    {{- toYaml . | nindent 4 }}
-    {{- end }}
+    {{- include "grfleet.labels" (dict "root" .root "selector" $selector "labels" .labels) | nindent 4 }}
   {{- with $annotations }}
   annotations:
     {{- toYaml . | nindent 4 }}
@@ -165,10 +158,22 @@ yes
 
 {{- /* Labels that select the gateway or picker pods of one pool. Takes (dict "root" $ "pool" <name> "component" gateway|picker). */ -}}
 {{- define "grfleet.edge.selector" -}}
-app.kubernetes.io/name: {{ include "grfleet.name" .root }}
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/name: {{ include "grfleet.name" .root | quote }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 app.kubernetes.io/component: {{ .component }}
-grfleet.dev/{{ .component }}: {{ .pool }}
+grfleet.dev/{{ .component }}: {{ .pool | quote }}
+{{- end -}}
+
+{{- /* Fails where a pool is named twice: its objects would have the same names. Takes (dict "part" gateway|picker "pools" <list>). */ -}}
+{{- define "grfleet.edge.refuseTwice" -}}
+{{- $seen := list -}}
+{{- range .pools -}}
+{{- $pool := printf "%s/%s" .namespace .name -}}
+{{- if has $pool $seen -}}
+{{- fail (printf "%s.pools names the pool %s of namespace %s twice" $.part .name .namespace) -}}
+{{- end -}}
+{{- $seen = append $seen $pool -}}
+{{- end -}}
 {{- end -}}
 
 {{- /* An account that may read routing tables in its namespace, see whether its pool is still there, and nothing else. Takes (dict "name" ... "namespace" ... "pool" ... "metadata" <text>). */ -}}
@@ -196,21 +201,21 @@ kind: RoleBinding
 roleRef:
   apiGroup: rbac.authorization.k8s.io
   kind: Role
-  name: {{ .name }}
+  name: {{ .name | quote }}
 subjects:
   - kind: ServiceAccount
-    name: {{ .name }}
-    namespace: {{ .namespace }}
+    name: {{ .name | quote }}
+    namespace: {{ .namespace | quote }}
 {{- end -}}
 
 {{- /* Volumes with the pool's key and the account's token, mounted where they are needed only. Takes an item of pools. */ -}}
 {{- define "grfleet.edge.volumes" -}}
 - name: pool-key
   secret:
-    secretName: {{ .keySecret.name }}
+    secretName: {{ .keySecret.name | quote }}
     defaultMode: 0440
     items:
-      - key: {{ .keySecret.key | default "key" }}
+      - key: {{ .keySecret.key | default "key" | quote }}
         path: key
 - name: account
   projected:
@@ -228,14 +233,14 @@ subjects:
 - name: ca
   {{- if .secret }}
   secret:
-    secretName: {{ .secret }}
+    secretName: {{ .secret | quote }}
     defaultMode: 0440
   {{- else }}
   configMap:
-    name: {{ .configMap }}
+    name: {{ .configMap | quote }}
   {{- end }}
     items:
-      - key: {{ .key | default "ca.crt" }}
+      - key: {{ .key | default "ca.crt" | quote }}
         path: ca.crt
 {{- end }}
 {{- end -}}
@@ -271,7 +276,7 @@ podAntiAffinity:
 {{- /* Arguments by which a gateway or picker finds hot users. Takes the values hotUsers. */ -}}
 {{- define "grfleet.edge.hotUsers" -}}
 {{- if .agents }}
-- --agents={{ .agents }}
+- {{ printf "--agents=%s" .agents | quote }}
 {{- end }}
 {{- end -}}
 
@@ -320,7 +325,7 @@ seccompProfile:
 {{- /* The container of a gateway's agent up to its arguments, to which more may be added. Takes (dict "root" $ "pool" <item of gateway.pools>). */ -}}
 {{- define "grfleet.gateway.agent" -}}
 {{- $gateway := .root.Values.gateway -}}
-image: {{ include "grfleet.image" (dict "root" .root "image" $gateway.image) }}
+image: {{ include "grfleet.image" (dict "root" .root "image" $gateway.image) | quote }}
 imagePullPolicy: {{ $gateway.image.pullPolicy }}
 {{- with $gateway.resources }}
 resources:
