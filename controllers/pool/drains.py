@@ -99,7 +99,8 @@ def plan_leaving(scene: Scene, now: datetime) -> Leaving:
     }
     waiting = _waiting(scene, leaving, drains, now)
     replicas, again = _target(scene, len(waiting), now)
-    looks = [_deadline(drains[pod.name]) for pod in waiting]
+    # One that has passed stays waited for behind another victim with more time, and would have us look again at once for ever.
+    looks = [deadline for pod in waiting if (deadline := _deadline(drains[pod.name])) > now]
     looks += [moment for moment in (again, _left_over_at(scene, now) if leaving else None) if moment is not None]
     return Leaving(
         drains=drains,

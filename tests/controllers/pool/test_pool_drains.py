@@ -68,6 +68,16 @@ def test_a_drained_victim_lets_the_deployment_shrink_by_one_and_so_does_a_deadli
     assert leaving(pods, wanted=1, scale=2, drains={"b": scale_down(-DEADLINE)}).replicas == 1
 
 
+@pytest.mark.parametrize("later", [{**scale_down(-10), "deadlineSeconds": 5}, scale_down(-30)])
+def test_a_deadline_that_has_passed_is_no_moment_to_look_again(later: dict[str, Any]) -> None:
+    """A victim stays waited for behind another one with more time, which it was given by an earlier policy or in the same second."""
+    first = {**scale_down(-30), "deadlineSeconds": 600}
+    pods = [pod("a"), pod("b", cost="-2100000000"), pod("c", cost="-2099999980")]
+    plan = leaving(pods, wanted=1, scale=3, drains={"b": first, "c": later}, drained={"c"}, now=at(100))
+    assert plan.replicas is None
+    assert plan.next_look == at(570)
+
+
 ODD_TIMES = [
     "0001-01-01T00:00:00+23:00",
     "0001-01-01T00:00:00Z",
