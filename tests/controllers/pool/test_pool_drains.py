@@ -70,7 +70,7 @@ def test_a_drained_victim_lets_the_deployment_shrink_by_one_and_so_does_a_deadli
 
 @pytest.mark.parametrize("later", [{**scale_down(-10), "deadlineSeconds": 5}, scale_down(-30)])
 def test_a_deadline_that_has_passed_is_no_moment_to_look_again(later: dict[str, Any]) -> None:
-    """A victim stays waited for behind another one with more time, which it was given by an earlier policy or in the same second."""
+    """A victim stays waited for behind another one that has more time, by an earlier policy, or was chosen in the same second."""
     first = {**scale_down(-30), "deadlineSeconds": 600}
     pods = [pod("a"), pod("b", cost="-2100000000"), pod("c", cost="-2099999980")]
     plan = leaving(pods, wanted=1, scale=3, drains={"b": first, "c": later}, drained={"c"}, now=at(100))
