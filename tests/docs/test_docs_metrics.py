@@ -34,7 +34,7 @@ from controllers.runtime.runtime import Runtime  # noqa: E402
 from controllers.runtime.settings import Settings  # noqa: E402
 from dataplane.agent.metrics import AgentMetrics  # noqa: E402
 from dataplane.gateway.metrics import GatewayMetrics  # noqa: E402
-from dataplane.hot_users.metrics import ResidencyMetrics  # noqa: E402
+from dataplane.hot_users.metrics import OUTCOMES, ResidencyMetrics  # noqa: E402
 from dataplane.picker.metrics import PickerMetrics  # noqa: E402
 from engines.reference.clock import ModelClock  # noqa: E402
 from engines.reference.metrics import render  # noqa: E402
@@ -140,6 +140,16 @@ def test_no_metric_is_made_anywhere_that_the_page_does_not_list(room: str) -> No
 
 def test_the_results_of_a_reconcile_are_explained() -> None:
     assert [result for result in RESULTS if f"`{result}`" not in PAGE.read_text()] == []
+
+
+def test_the_loops_and_what_becomes_of_reports_are_explained() -> None:
+    named = [
+        row
+        for row in PAGE.read_text().splitlines()
+        if row.startswith(("| `controller`", "| `result` of `grfleet_gateway_reports"))
+    ]
+    words = [loop.name for loop in all_loops()] + list(OUTCOMES)
+    assert [word for word in words if not any(f"`{word}`" in row for row in named)] == []
 
 
 def renewed(page: str, name: str) -> str:
