@@ -44,7 +44,8 @@ class _Message:
     @property
     def name(self) -> str:
         text = "\0".join((uid_of(self.regarding), self.controller, self.level, self.reason, self.note))
-        return f"{key_of(self.regarding).name[:200]}.{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        return f"{key_of(self.regarding).name[:200].rstrip('-.')}.{digest}"  # what ends in these two is no part of a name
 
 
 class EventRecorder:
@@ -77,9 +78,11 @@ class EventRecorder:
         reason, action
             CamelCase words: why, and what was done or tried.
         note
-            A sentence for people; cut after 1024 characters.
+            A sentence for people; cut after 1024 bytes, as which the API server counts it.
         """
-        message = _Message(regarding, level, reason[:128], note[:_NOTE], action[:128], controller)
+        message = _Message(
+            regarding, level, reason[:128], note.encode()[:_NOTE].decode(errors="ignore"), action[:128], controller
+        )
         try:
             self._waiting.put_nowait(message)
         except asyncio.QueueFull:

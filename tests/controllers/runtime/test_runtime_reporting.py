@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -21,6 +22,7 @@ from controllers.runtime.logs import JsonFormatter, describe_error, log_context
 from controllers.runtime.metrics import Metrics
 from controllers.runtime.resources import EVENTS
 from crds.reasons import CONDITIONS
+from crds.types import DNS_SUBDOMAIN
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DOCUMENTED = [
@@ -118,6 +120,29 @@ async def test_different_notes_are_different_events_and_long_ones_are_cut() -> N
     await say(events, "a")
     await say(events, "b" * 4000)
     assert sorted(len(obj["note"]) for obj in server.objects.values()) == [1, 1024]
+
+
+@pytest.mark.parametrize(
+    "note", ["ä" * 900, "x" * 1023 + "ä", Condition("Ready", "False", "NoInstances", "x" * 5000).message, "語" * 342]
+)
+async def test_a_note_is_cut_to_the_bytes_that_the_api_server_counts(note: str) -> None:
+    server, clock = FakeServer(), FakeClock()
+    await say(recorder(server, clock), note)
+    [event] = server.objects.values()
+    assert 1021 <= len(event["note"].encode()) <= 1024
+    assert note.startswith(event["note"])
+
+
+@pytest.mark.parametrize("name", ["a" * 199 + "-b" + "c" * 20, "a" * 199 + ".b", "a" * 198 + "--.b", "a" * 253])
+async def test_an_event_about_a_long_name_has_a_name_that_the_api_takes(name: str) -> None:
+    server, clock = FakeServer(), FakeClock()
+    events = recorder(server, clock)
+    about = {**POOL, "metadata": {**POOL["metadata"], "name": name}}
+    events.emit(about, "Normal", "Ready", "here", action="Observed", controller="pool")
+    await events.flush()
+    [event] = server.objects.values()
+    assert re.fullmatch(DNS_SUBDOMAIN, event["metadata"]["name"])
+    assert len(event["metadata"]["name"]) <= 253
 
 
 async def test_a_flood_of_events_is_dropped_not_kept() -> None:
