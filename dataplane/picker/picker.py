@@ -14,6 +14,7 @@ import msgspec
 
 from contract.errors import ProtocolViolation
 from contract.table import USER_KEY_HEADER, RoutingTable, TableLimits, key_header_of, limits_of
+from contract.view import View
 from dataplane.picker.chooser import Chooser, PickLimits
 from dataplane.picker.exchange import Counts, Edge, Exchange
 from dataplane.picker.fleet import Fleet
@@ -75,12 +76,14 @@ class Picker:
             When it is no sound table; the one in force stays.
         """
         try:
-            fleet = Fleet(table, before=self.chooser.fleet, kept=self._limits.endpoints)
+            View(table)
         except ProtocolViolation:
             self.tables.broken += 1
             raise
         if not self.tables.take(table, uid=uid):
             return False
+        # Not before it is taken: endpoints that go on are told what it says of them.
+        fleet = Fleet(table, before=self.chooser.fleet, kept=self._limits.endpoints)
         for name, why in fleet.refused.items():
             log.warning("an instance is left out", extra={"instance": name, "why": why})
         self._table = table
