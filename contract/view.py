@@ -32,11 +32,16 @@ class View:
         Owner of each slot.
     serving : dict of str to Pick
         Those that own slots or may be sent to otherwise (Ready, Warming), by uid.
+    idle : tuple of Pick
+        Those that serve and own no slot yet, in the order of the table: better than nobody.
+    by_name : dict of str to Pick
+        All instances, also those that drain and are reached by who names them.
     """
 
     __slots__ = (
         "by_name",
         "generation",
+        "idle",
         "incarnation",
         "key_header",
         "key_id",
@@ -58,9 +63,10 @@ class View:
         self.owners: list[Pick | None] = [None] * SLOTS
         self.owning = 0
         self.serving: dict[str, Pick] = {}
+        self.idle: tuple[Pick, ...] = ()
+        self.by_name: dict[str, Pick] = {}
         if table is not None:
             self._fill(table)
-        self.by_name = {pick.name: pick for pick in self.serving.values()}
 
     def _fill(self, table: RoutingTable) -> None:
         indices = unpack_slots(table.slots, instances=len(table.instances))
@@ -70,7 +76,9 @@ class View:
         self.owners = [None if index == NOBODY else picks[index] for index in indices]
         own = set(indices) - {NOBODY}
         self.owning = len(own)
+        self.by_name = {pick.name: pick for pick in picks}
         self.serving = {p.uid: p for i, p in enumerate(picks) if i in own or rows[i].state in SERVING}
+        self.idle = tuple(p for i, p in enumerate(picks) if i not in own and p.uid in self.serving)
 
     def in_order(self, slot: int) -> Iterator[Pick]:
         """Instances to try for a slot, each once, the owner first; those without slots are not among them."""

@@ -135,8 +135,7 @@ class Chooser:
     ) -> Sequence[Endpoint]:
         """Choose among all, where the usual way could break a bound or leave the subset."""
         fleet = self.fleet
-        serving = (each for each in fleet.members if each.serving)  # after the owners: Ready ones that own nothing yet
-        order = list(dict.fromkeys([*([hot] if hot is not None else ()), *fleet.in_order(slot), *serving]))
+        order = list(dict.fromkeys([*([hot] if hot is not None else ()), *fleet.in_order(slot), *fleet.idle]))
         if subset is not None:
             order = [each for each in order if each.address in subset]
         if self.limits.bound.percent > 0:

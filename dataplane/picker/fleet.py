@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import chain
 from urllib.parse import urlsplit
 
 from contract.keys import SLOTS
@@ -91,6 +92,7 @@ class Fleet:
             self.by_uid[row.uid] = endpoint
         self.members = tuple(self.by_uid.values())
         self.by_name = {each.name: each for each in self.members}
+        self.idle = tuple(self.by_uid[pick.uid] for pick in self._view.idle if pick.uid in self.by_uid)
         self.by_address = {each.address: each for each in self.members}
 
     @property
@@ -109,10 +111,11 @@ class Fleet:
         return self._view.key_id
 
     def first(self, slot: int) -> tuple[Endpoint, ...]:
-        """The owner of a slot and those that follow it, at most as many as are kept; empty where nobody owns anything."""
+        """The owner of a slot and those that follow it, then who owns nothing yet, at most as many as are kept."""
         order = self._orders[slot]
         if order is None:
-            order = tuple(each for _, each in zip(range(self._kept), self.in_order(slot), strict=False))
+            following = chain(self.in_order(slot), self.idle)
+            order = tuple(each for _, each in zip(range(self._kept), following, strict=False))
             self._orders[slot] = order
         return order
 

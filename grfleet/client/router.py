@@ -2,7 +2,8 @@
 
 A table is replaced as a whole, and only by a higher generation of the same published object, so a late or repeated answer never
 moves users back. It never expires: with whoever published it gone, picks go on. When an owner cannot serve (the caller says so,
-or it just failed), the next owner of `View.in_order` takes over, the same for every client.
+or it just failed), the next owner of `View.in_order` takes over, the same for every client; after the last of them who serves and
+owns nothing yet.
 """
 
 import random
@@ -10,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import chain
 
 from contract.clock import Clock, in_seconds, monotonic_ms
 from contract.keys import SLOTS, slot_of
@@ -156,7 +158,8 @@ class Router:
         exclude : collection of str
             Names of instances that just failed this request; the next owner is returned instead.
         prefer : str
-            Name of the instance that an earlier answer for this user came from (`x-gr-instance`); it is taken while it serves.
+            Name of the instance that an earlier answer for this user came from (`x-gr-instance`); it is taken while it is in the
+            table, also while it drains.
 
         Raises
         ------
@@ -207,7 +210,7 @@ class Router:
                 if first.uid not in active or not active[first.uid].holds(slot, now_ms):
                     return first
                 ill = ill or first
-        for pick in view.in_order(slot):
+        for pick in chain(view.in_order(slot), view.idle):
             if pick.name not in exclude:
                 if pick.uid not in active or not active[pick.uid].holds(slot, now_ms):
                     return pick

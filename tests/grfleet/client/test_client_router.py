@@ -50,6 +50,9 @@ def test_the_order_of_fallback_is_a_function_of_the_table_alone(pattern: list[in
     for expected in order:
         assert one.pick(key, exclude=excluded) == expected
         excluded.append(expected.name)
+    for name in (name for at, name in enumerate("abc") if at not in pattern):
+        assert one.pick(key, exclude=excluded).name == name, "who serves and owns nothing yet is better than nobody"
+        excluded.append(name)
     with pytest.raises(NoInstance):
         one.pick(key, exclude=excluded)
 
@@ -129,6 +132,16 @@ def test_overrides_never_exceed_their_bound_and_expired_ones_go_first(puts: list
     assert router.overrides.replace([override(f"{n:032x}", "uid-a", 1e9) for n in range(40)]) == min(most, 40)
     router.overrides.drop(f"{0:032x}")
     assert f"{0:032x}" not in router.overrides
+
+
+def test_the_instance_of_an_earlier_answer_is_preferred_also_while_it_drains() -> None:
+    router = router_of()
+    key = key_in_slot_of("a", router)
+    no_c = [owner % 2 for owner in even("abc")]
+    router.accept(table(2, "abc", owners=no_c, states={"c": InstanceState.DRAINING}))
+    assert router.pick(key, prefer="c").name == "c"
+    assert router.pick(key, prefer="c", exclude=["c"]).name == "a"
+    assert {router.pick(user_key(SECRET, f"u{n}")).name for n in range(50)} == {"a", "b"}
 
 
 def test_the_instance_of_an_earlier_answer_is_preferred_while_it_serves() -> None:
