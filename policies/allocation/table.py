@@ -168,8 +168,9 @@ class AccessTable:
         gaps = np.empty(len(places))
         gaps[1:] = at_ms[1:] - at_ms[:-1]
         gaps[starts] = at_ms[starts] - stored_ms
-        # Weights fade: bring all to the moment of the last access, sum, and bring the sums back to their own moments.
-        fade = np.exp(np.maximum((at_ms - at_ms.max()) / self.decay_ms, _DEEPEST))
+        # Weights fade: bring those of a key to the moment of its last access, sum, and bring the sums back to their own moments.
+        # One moment for all keys would lie far from some when stamps go back, and what is summed there is lost to rounding.
+        fade = np.exp(np.maximum((at_ms - np.repeat(at_ms[ends], lengths)) / self.decay_ms, _DEEPEST))
         carried = asked * fade
         stored = np.where(hit, self.weight[row, way], 0.0) * np.exp(-np.where(hit, gaps[starts], 0.0) / self.decay_ms)
         sums = np.cumsum(carried) - carried

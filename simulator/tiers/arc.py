@@ -33,6 +33,11 @@ class _Bytes:
             self.take(next(iter(self.sizes)))
 
 
+def _ratio(other: _Bytes, own: _Bytes) -> float:
+    """Return how many bytes the target moves for each byte found among `own` ghosts; entries of no bytes move it nowhere."""
+    return max(1.0, other.total / own.total) if own.total else 1.0
+
+
 class ArcByBytes:
     """Adapts between recency (`once`) and frequency (`again`); `limit_bytes` is the limit of the tier."""
 
@@ -52,11 +57,11 @@ class ArcByBytes:
                 self._again.add(user, size_bytes)
                 return
         if user in self._ghost_once:
-            ratio = max(1.0, self._ghost_again.total / self._ghost_once.total)
+            ratio = _ratio(self._ghost_again, self._ghost_once)
             self._target_once = min(self._limit, self._target_once + ratio * self._ghost_once.take(user))
             self._again.add(user, size_bytes)
         elif user in self._ghost_again:
-            ratio = max(1.0, self._ghost_once.total / self._ghost_again.total)
+            ratio = _ratio(self._ghost_once, self._ghost_again)
             self._target_once = max(0.0, self._target_once - ratio * self._ghost_again.take(user))
             self._from_ghost_again = True
             self._again.add(user, size_bytes)

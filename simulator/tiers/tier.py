@@ -123,7 +123,7 @@ class Tier:
         return user in self._pins or (self.held is not None and self.held(user))
 
     def trim(self, limit_bytes: int) -> tuple[tuple[int, int], ...]:
-        """Change the limit and return who went for it; pinned entries may keep the tier above it until they are let go."""
+        """Change the limit and return who went for it; pinned ones may keep the tier above it until the next `trim` or `put`."""
         self.limit_bytes = limit_bytes
         excess = self.used_bytes - limit_bytes
         victims, freed = [], 0

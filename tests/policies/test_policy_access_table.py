@@ -66,6 +66,19 @@ def test_arrays_and_the_rule_word_for_word_give_the_same_bins(
         np.testing.assert_allclose(squares, expected_squares, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("count", [AccessTable.count, AccessTable.count_numpy], ids=["compiled where it can be", "numpy"])
+def test_stamps_that_go_back_far_for_one_key_change_no_weight_of_another(count: Counting) -> None:
+    decay_ms = 10.0
+    table = AccessTable(entries=WAYS, decay_ms=decay_ms, bins=BINS, shortest_ms=SHORTEST_MS, log_step=LOG_STEP)
+    rule = WordForWord(entries=WAYS, decay_ms=decay_ms)
+    for keys, t_ms in (([3, 1], [100.0, 100_000.0]), ([1, 3, 1, 3], [110.0, 110.0, 120.0, 120.0])):
+        given_ = np.array(keys, dtype=np.uint64), np.array(t_ms), np.ones(len(keys))
+        binned, squares = count(table, *given_)
+        expected, expected_squares = rule.count(keys, t_ms, [1.0] * len(keys))
+        np.testing.assert_array_equal(binned, expected)
+        np.testing.assert_allclose(squares, expected_squares, rtol=1e-9)
+
+
 def test_two_hot_keys_that_contend_for_a_full_set_are_taken_in_turns() -> None:
     table = AccessTable(entries=WAYS, decay_ms=1000.0, bins=BINS, shortest_ms=SHORTEST_MS, log_step=LOG_STEP)
     rule = WordForWord(entries=WAYS, decay_ms=1000.0)
