@@ -65,8 +65,8 @@ class Wishes(NamedTuple):
 def costs_of(facts: Sequence[InstanceFacts], *, refill_slowdown: float = 1.25, most_wait_ms: float = math.inf) -> Costs:
     """Return the costs of some instances, which are those of one pool: none is far from the others.
 
-    What a token or a row costs counts within a factor of `UNLIKE` of the median. Waiting and the rows that miss each count up to a
-    limit above the least of those that may serve. So an instance that says that it works for nothing, or asks for endless rows,
+    What a token or a row costs counts within a factor of `UNLIKE` of the median. Waiting and the rows that miss each count up to
+    a limit above the least of those that may serve. So an instance that says that it works for nothing, or asks for endless rows,
     draws no user from its state. What is unknown of one (NaN, infinite) is taken from the others, and is no reason for anything
     where it is unknown of all; what is negative counts as 0. Loading is never dearer than recomputing.
     """
