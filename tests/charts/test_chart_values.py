@@ -64,6 +64,13 @@ def test_a_service_monitor_without_a_service_is_refused_with_the_reason(helm: He
     assert "metrics.serviceMonitor.enabled needs metrics.service.enabled" in said
 
 
+@pytest.mark.parametrize("place", ["metrics.serviceMonitor", "podMonitor"])
+def test_a_scrape_that_may_take_longer_than_the_time_between_two_is_refused(helm: Helm, place: str) -> None:
+    said = helm.refusal("--set", f"{place}.enabled=true,{place}.interval=1m500ms,{place}.scrapeTimeout=61s")
+    assert f"{place}.scrapeTimeout (61s) is longer than {place}.interval (1m500ms)" in said
+    helm.render("--set", f"{place}.enabled=true,{place}.interval=1m1s,{place}.scrapeTimeout=61s")
+
+
 @pytest.mark.parametrize(("kind", "value"), [*zip(MONITORING_KINDS, MONITORING_VALUES, strict=True)])
 def test_a_kind_of_the_prometheus_operator_that_is_not_there_is_named_with_the_way_out(helm: Helm, kind: str, value: str) -> None:
     done = helm.run("template", "grfleet", str(CHART), "--set", f"{value}=true")

@@ -83,6 +83,25 @@ metadata:
 {{- end -}}
 {{- end -}}
 
+{{- /* Milliseconds of a duration such as 1m30s. */ -}}
+{{- define "grfleet.milliseconds" -}}
+{{- $sum := 0 -}}
+{{- range regexFindAll "[0-9]+(ms|s|m|h)" . -1 -}}
+{{- $unit := get (dict "ms" 1 "s" 1000 "m" 60000 "h" 3600000) (regexReplaceAll "[0-9]+" . "") -}}
+{{- $sum = add $sum (mul (regexFind "[0-9]+" . | int64) $unit) -}}
+{{- end -}}
+{{- $sum -}}
+{{- end -}}
+
+{{- /* Fails where a scrape may take longer than the time between two: the Prometheus operator would leave the monitor out and say so in its log alone. Takes (dict "name" <of the values> "values" ...). */ -}}
+{{- define "grfleet.refuseLongScrape" -}}
+{{- with .values -}}
+{{- if and .interval .scrapeTimeout (gt (include "grfleet.milliseconds" .scrapeTimeout | int64) (include "grfleet.milliseconds" .interval | int64)) -}}
+{{- fail (printf "%s.scrapeTimeout (%s) is longer than %s.interval (%s), and the Prometheus operator takes no such monitor" $.name .scrapeTimeout $.name .interval) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{- /* Selects the series of this release's operator, as its ServiceMonitor labels them. */ -}}
 {{- define "grfleet.operatorSeries" -}}
 namespace="{{ .Release.Namespace }}",job="{{ include "grfleet.fullname" . }}-metrics"
