@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from contract.agent import Enforcement, Strategy
 from controllers.agent_windows import WINDOW_SECONDS
 from controllers.allocation import rollout_words as words
 from controllers.allocation.intent import intent_for
 from controllers.allocation.observe import PoolView
 from controllers.allocation.rollout import GOING_ON, TRYING, charge_in, part_of, revision_of, stable_part
-from controllers.allocation.trial import Trial
+from controllers.allocation.trial import Baseline, Trial
 from controllers.announce import Announcement
 from controllers.lookup import Found, NotFound
 from controllers.model_lookup import ModelFound
@@ -33,6 +34,8 @@ from policies.rollout.verdict import FEWEST_BEFORE, Evidence, Tolerance, Verdict
 
 LOOK_SECONDS = WINDOW_SECONDS
 """How often a rollout that goes on is looked at."""
+_NOT_TAKEN = frozenset({"AgentTaken", "IntentNotAccepted", "Pending"})
+"""Reasons of PolicyHealthy of an instance whose agent has another intent than the one that stands in it."""
 _NOBODY_TRIES: Mapping[str, Any] = {"since": None, "canaries": (), "controls": (), "canary_percent": None, "noise": None}
 
 
@@ -54,10 +57,9 @@ class Step:
 
 def plan_rollout(view: PoolView, trial: Trial, *, now: datetime, now_s: float) -> Step:
     """Choose the next step; `now_s` is a monotonic second of this process."""
-    step, stands = _next_step(view, trial, now=now, now_s=now_s), view.pool.status.rollout
-    if stands is not None and stands.phase in TRYING and (step.rollout is None or step.rollout.phase not in TRYING):
-        trial.start_over(now_s=now_s)  # however it ended, canaries and others had different changes until now
-    return step
+    stands = view.pool.status.rollout
+    trial.stands(trying=stands is not None and stands.phase in TRYING, now_s=now_s)
+    return _next_step(view, trial, now=now, now_s=now_s)
 
 
 def _next_step(view: PoolView, trial: Trial, *, now: datetime, now_s: float) -> Step:
@@ -68,6 +70,8 @@ def _next_step(view: PoolView, trial: Trial, *, now: datetime, now_s: float) -> 
         return _without_policy(view, stands)
     wanted = _wanted_part(view, view.policy)
     charge, revision = charge_in(wanted), revision_of(wanted)
+    if charge is None and _waits_for_its_model(view, stands, wanted):
+        return Step(rollout=stands, condition=_standing(view))
     if charge is None:
         return Step(announce=words.taken_back(view) if stands is not None and stands.phase in GOING_ON else ())
     if stands is not None and stands.revision == revision and not _tried_anew(stands, view.policy):
@@ -92,6 +96,18 @@ def _tried_anew(stands: PoolRollout, policy: Found[Any]) -> bool:
     asked_by = (policy.namespace, policy.name, policy.generation)
     before = (stands.policy_ref.namespace, stands.policy_ref.name, stands.policy_ref.generation)
     return stands.phase is RolloutPhase.ROLLED_BACK and asked_by != before
+
+
+def _waits_for_its_model(view: PoolView, stands: PoolRollout | None, wanted: Mapping[str, Any]) -> bool:
+    """Whether the very policy whose change was taken back is there as it was, and only its model may not run at the moment.
+
+    That it may again is no new word of a person: the same model must not be tried on canaries once more.
+    """
+    assert isinstance(view.policy, Found), "the caller has looked"
+    if stands is None or stands.phase is not RolloutPhase.ROLLED_BACK or _tried_anew(stands, view.policy):
+        return False
+    acts = wanted["strategy"] == Strategy.LEARNED and wanted["enforcement"] != Enforcement.SHADOW
+    return acts and "modelRef" not in wanted
 
 
 def _stable_of(view: PoolView, stands: PoolRollout | None) -> Mapping[str, Any] | None:
@@ -141,7 +157,11 @@ def _measure(
     assert isinstance(view.policy, Found)
     asked = view.policy.spec.rollout
     groups = _groups(view, stands, trial, now_s=now_s, percent=asked.canary_percent)
-    baseline = trial.baseline(groups, stable=words.charge_word(stable_part(stands)), now_s=now_s)
+    stable = words.charge_word(stable_part(stands))
+    baseline = trial.baseline(groups, stable=stable, now_s=now_s)
+    if groups.controls and _only_canaries_measured(baseline):  # the others have no traffic: nobody is there to compare with
+        groups = replace(groups, controls=())
+        baseline = trial.baseline(groups, stable=stable, now_s=now_s)
     needed = FEWEST_BEFORE * (1 if groups.controls else ALONE_FACTOR)
     measured = bool(groups.canaries) and baseline.windows >= needed
     soak = Soak(seconds=0.0, wanted_seconds=asked.soak_seconds, alone=not groups.controls)
@@ -170,6 +190,11 @@ def _measure(
     )
 
 
+def _only_canaries_measured(baseline: Baseline) -> bool:
+    measured, others = (any(member.p99_ms is not None for member in group) for group in (baseline.canaries, baseline.controls))
+    return measured and not others
+
+
 def _try(view: PoolView, stands: PoolRollout, wanted: Mapping[str, Any], trial: Trial, *, now: datetime, now_s: float) -> Step:
     assert isinstance(view.policy, Found)
     uids = frozenset(uid_of(each) for each, instance in view.instances if instance.spec.drain is None)
@@ -181,7 +206,8 @@ def _try(view: PoolView, stands: PoolRollout, wanted: Mapping[str, Any], trial: 
     if stands.since is None:
         stands = stands.model_copy(update={"since": now})  # after a pause
     soaked = trial.soaked_seconds(stands, now=now, now_s=now_s)
-    evidence = trial.compare(stands, uids, charge=words.charge_word(wanted), now=now, now_s=now_s)
+    deaf = frozenset(uid_of(each) for each, _ in view.instances if _has_not_taken_its_intent(each))
+    evidence = trial.compare(stands, uids, deaf=deaf, charge=words.charge_word(wanted), now=now, now_s=now_s)
     verdict = judge(evidence, Tolerance(p99_percent=asked.rollback_p99_percent, allowed_bad_percent=100.0 - good))
     soak = Soak(seconds=soaked, wanted_seconds=asked.soak_seconds, alone=evidence.alone)
     phase = RolloutPhase(next_phase(Phase(stands.phase), soak=soak, verdict=verdict, measured=True))
@@ -255,6 +281,12 @@ def _is_well(instance: Object) -> bool:
     agent = (instance.get("status") or {}).get("agent") or {}
     healthy = find_condition(conditions_of(instance), "PolicyHealthy") or {}
     return bool(agent.get("reachable")) and healthy.get("status") == "True"
+
+
+def _has_not_taken_its_intent(instance: Object) -> bool:
+    """Whether its agent answers and goes on with what it had before: it has yet to take the change, or refuses to."""
+    healthy = find_condition(conditions_of(instance), "PolicyHealthy") or {}
+    return healthy.get("reason") in _NOT_TAKEN
 
 
 def _standing(view: PoolView) -> Condition | None:

@@ -67,7 +67,17 @@ class Trial:
     def __init__(self, windows: AgentWindows) -> None:
         self._windows = windows
         self._not_before_s = -math.inf
+        self._trying = False
         self._run: _Run | None = None
+
+    def stands(self, *, trying: bool, now_s: float) -> None:
+        """Say whether canaries have the change, by what is written: however it ended, both groups had different ones until then.
+
+        By the word of the API and not by a step that was chosen: the write of one may wait or fail, and is then chosen again.
+        """
+        if self._trying and not trying:
+            self.start_over(now_s=now_s)
+        self._trying = trying
 
     def start_over(self, *, now_s: float) -> None:
         """Canaries had another change until now: what they measured is not what things were like before the next one."""
@@ -117,7 +127,16 @@ class Trial:
         run = self._run_of(rollout, now=now, now_s=now_s)
         return rollout.soaked_seconds + (run.seconds_before + now_s - run.began_s if rollout.since is not None else 0.0)
 
-    def compare(self, rollout: PoolRollout, uids: frozenset[str], *, charge: str, now: datetime, now_s: float) -> Evidence:
+    def compare(
+        self,
+        rollout: PoolRollout,
+        uids: frozenset[str],
+        *,
+        charge: str,
+        now: datetime,
+        now_s: float,
+        deaf: frozenset[str] = frozenset(),
+    ) -> Evidence:
         """Take in the windows that have passed, and say what the comparison comes to.
 
         Parameters
@@ -126,6 +145,8 @@ class Trial:
             Instances that are still there.
         charge
             Who has to be in charge at a canary for its window to count, as `charge_in_force` says it.
+        deaf
+            Instances that have not taken the change; as canaries they prove nothing, whoever is in charge there.
         """
         canaries, controls = (
             [member for member in group if member.uid in uids and member.p99_ms is not None]
@@ -136,7 +157,7 @@ class Trial:
             run.alone, run.p99, run.bad, run.load = not controls, [], [], []
         if noise is None or not canaries:
             return Evidence(alone=run.alone)
-        self._take_in(run, canaries, controls, charge=charge, last=window_of(now_s) - PASSED)
+        self._take_in(run, canaries, controls, deaf=deaf, charge=charge, last=window_of(now_s) - PASSED)
         of_p99 = Noise(windows=noise.windows, sd=float(noise.p99_sd), rho=float(noise.p99_rho))
         of_bad = Noise(windows=noise.windows, sd=float(noise.bad_sd), rho=float(noise.bad_rho))
         load = [value for value in run.load if math.isfinite(value)]
@@ -166,12 +187,22 @@ class Trial:
         return self._run
 
     def _take_in(
-        self, run: _Run, canaries: list[RolloutMember], controls: list[RolloutMember], *, charge: str, last: int
+        self,
+        run: _Run,
+        canaries: list[RolloutMember],
+        controls: list[RolloutMember],
+        *,
+        deaf: frozenset[str],
+        charge: str,
+        last: int,
     ) -> None:
         if last < run.next_window:
             return
         first, run.next_window = run.next_window, last + 1
         trying = self._windows.grid([member.uid for member in canaries], first=first, last=last, charge=charge)
+        idle = [member.uid in deaf for member in canaries]
+        for figures in (trying.log_p99, trying.bad_percent, trying.per_second):
+            figures[idle] = math.nan
         waiting = self._windows.grid([member.uid for member in controls], first=first, last=last)
         p99 = group_series(trying.log_p99 - _log_p99(canaries), waiting.log_p99 - _log_p99(controls))
         bad = group_series(trying.bad_percent - _bad(canaries), waiting.bad_percent - _bad(controls))

@@ -40,7 +40,9 @@ def learned(model: str = "a", **changes: Any) -> dict[str, Any]:
 
 @dataclass
 class World:
-    """See the module. `factor` says how much longer the P99 is under an intent than it would be otherwise."""
+    """See the module. `factor` says how much longer the P99 is under an intent than it would be otherwise; `quiet` and `deaf`
+    name instances without traffic, and instances whose agents go on with the intent that they have; of a phase in `lost` the
+    first write does not arrive."""
 
     count: int = 8
     factor: Callable[[dict[str, Any]], float] = field(default=lambda intent: 1.0)
@@ -48,12 +50,16 @@ class World:
     requests_per_second: float = 200.0
     seed: int = 1
     slo_percent: Callable[[dict[str, Any]], float] = field(default=lambda intent: 99.6)
+    quiet: set[str] = field(default_factory=set)
+    deaf: set[str] = field(default_factory=set)
+    lost: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
         self.pool = pool_object()
         self.instances: dict[str, dict[str, Any]] = {}
         self.levels: dict[str, float] = {}
+        self.taken: dict[str, dict[str, Any]] = {}
         self.policy: Lookup[HBMPolicySpec] = NotFound(name="mine", namespace="team")
         self.model: ModelFound | None = None
         self.generation = 0
@@ -132,6 +138,9 @@ class World:
         intent = instance["spec"].get("intent")
         if intent is None:
             return
+        if name in self.deaf:
+            intent = self.taken[name]
+        self.taken[name] = intent
         model = (intent.get("modelRef") or {}).get("sha256")
         p99 = 40.0 * self.levels[name] * common * self.factor(intent) * math.exp(self.rng.gauss(0.0, self.noise))
         status = agent_status(
@@ -141,13 +150,14 @@ class World:
             model_in_force=model,
             p99_ms=p99,
             slo_percent=min(100.0, max(0.0, self.slo_percent(intent) + self.rng.gauss(0.0, 0.05))),
-            requests_per_second=self.requests_per_second,
+            requests_per_second=0.5 if name in self.quiet else self.requests_per_second,
         )
         self.book.note(f"uid-{name}", status, now_s=self.seconds + self.rng.uniform(0.0, 1.0))
+        healthy = ("False", "IntentNotAccepted") if name in self.deaf else ("True", "StrategyActive")
         instance["status"] = {
             "agent": {"reachable": True},
             "conditions": [
-                condition_item("PolicyHealthy", "True", "StrategyActive", generation=instance["metadata"]["generation"]),
+                condition_item("PolicyHealthy", *healthy, generation=instance["metadata"]["generation"]),
                 condition_item("SplitSettled", "True", "Settled", generation=instance["metadata"]["generation"]),
             ],
         }
@@ -173,6 +183,10 @@ class World:
         now = at(self.seconds)
         plan = decide_rollup(view, now, plan_rollout(view, self.trial, now=now, now_s=self.seconds))
         if plan.status is not None:
+            phase = (plan.status.get("rollout") or {}).get("phase")
+            if phase in self.lost:
+                self.lost.remove(phase)
+                return
             self.pool["status"] = json.loads(json.dumps(dict(plan.status)))
             self.writes.append(self.seconds)
             self.events += [(each.reason, each.note) for each in plan.announce]
