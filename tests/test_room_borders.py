@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "charts": {"crds", "controllers"},
 }
 # The router client is a library for callers: it must not drag the operator in.
-NARROWER = {"grfleet/client": {"contract", "policies"}}
+NARROWER = {"grfleet/client": {"contract"}}
 # Processes of their own; what two of them need lies beside them.
 APART = ("dataplane/agent", "dataplane/gateway", "dataplane/picker")
 PURE = {"policies": {"kopf", "kubernetes", "httpx", "aiohttp", "logging", "time", "asyncio", "random"}}
