@@ -17,6 +17,8 @@ MAX_EXTERNAL = 256
 MAX_REPLICAS = 1024
 
 Replicas = Annotated[int, Strict(), Field(ge=0, le=MAX_REPLICAS)]
+InstancesSeen = Annotated[int, Strict(), Field(ge=0, le=100_000)]
+"""Instances counted, not wanted: a rolling update has its surge beside them, and labels adopt as many pods as carry them."""
 PodTemplate = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True})]
 
 

@@ -262,7 +262,7 @@ SERVING: tuple[ConditionSpec, ...] = (
                 "TableTooLarge",
                 _F,
                 "The pool has more instances than a table can hold.",
-                "Split the pool; a table holds 1024 instances.",
+                "Split the pool; a table holds 2048 instances, those of a rolling update included.",
             ),
         ),
     ),

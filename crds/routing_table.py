@@ -13,6 +13,7 @@ from pydantic import Field, Strict
 
 from contract.table import InstanceState
 from crds.kind import AGE, Column, Kind, condition_path
+from crds.pool_instances import MAX_REPLICAS
 from crds.types import (
     ApiModel,
     Conditions,
@@ -28,7 +29,7 @@ from crds.types import (
     Uid,
 )
 
-MAX_TABLE_INSTANCES = 1024
+MAX_TABLE_INSTANCES = 2 * MAX_REPLICAS  # all that a pool may want, and as many beside them in a rolling update
 PACKED_SLOTS_LENGTH = 10_924  # base64 of 4096 two-byte indices
 
 

@@ -15,7 +15,7 @@ from contract.engine import MAX_PRE_INFER_SLOTS
 from crds.instance import Forecast
 from crds.kind import AGE, Column, Kind, Scale, condition_path
 from crds.pool_fronts import InferencePoolSeen
-from crds.pool_instances import MAX_REPLICAS, Instances, Replicas
+from crds.pool_instances import MAX_REPLICAS, Instances, InstancesSeen, Replicas
 from crds.pool_rollout import PoolRollout
 from crds.types import (
     ApiModel,
@@ -188,19 +188,19 @@ class GRServingPoolSpec(ApiModel):
 class InstanceCounts(ApiModel):
     """Instances by state."""
 
-    total: Replicas
+    total: InstancesSeen
     """Instances that belong to the pool."""
-    ready: Replicas
+    ready: InstancesSeen
     """Instances whose engine and agent are ready."""
-    settled: Replicas
+    settled: InstancesSeen
     """Instances whose split has arrived at its target."""
-    unreachable: Replicas
+    unreachable: InstancesSeen
     """Instances whose agent does not answer."""
-    shadow: Replicas | None = None
+    shadow: InstancesSeen | None = None
     """Instances whose strategy only watches."""
-    draining: Replicas | None = None
+    draining: InstancesSeen | None = None
     """Instances on their way out: they have left the routing table and finish their requests. Pools of pods only."""
-    updated: Replicas | None = None
+    updated: InstancesSeen | None = None
     """Instances that run the wanted model version. Pools of pods only."""
 
 
@@ -233,7 +233,7 @@ class GRServingPoolStatus(ApiModel):
 
     observed_generation: Int64 | None = None
     """The metadata.generation that Ready was computed from."""
-    replicas: Replicas | None = None
+    replicas: InstancesSeen | None = None
     """Instances seen; what the scale subresource reports as current."""
     selector: Annotated[str, Field(max_length=1024)] | None = None
     """Label selector of the instances, for the scale subresource; always filled, also for pools without pods."""

@@ -26,6 +26,7 @@ from controllers.pool.pod_world import Applied, PodWorld, Refusal, outcome_of
 from controllers.pool.workload import AgentImage
 from controllers.runtime.conditions import find_condition
 from crds import GRInstance, GRServingPool, RoutingPolicySpec
+from crds.pool_instances import MAX_REPLICAS
 
 AGENT = AgentImage(reference="agent:1")
 ADOPTED = {"adopted": {"matchLabels": {"app": "engine"}}}
@@ -345,6 +346,15 @@ def test_an_adopted_pool_counts_what_it_finds() -> None:
     assert said(plan) == ("True", "AllReady", "2 of 2 instances are ready")
     assert plan.status is not None
     assert plan.status["replicas"] == 2
+
+
+def test_a_pool_with_more_pods_than_anybody_may_ask_for_still_has_a_status_that_the_api_takes() -> None:
+    """Of a rolling update of the largest pool, or of labels that many pods carry."""
+    pool = managed_pool(MAX_REPLICAS)
+    plan = decide(look(pool, pods=tuple(pod(f"p{number}") for number in range(MAX_REPLICAS + 100))), NOW)
+    assert plan.status is not None
+    read = GRServingPool.parse({**pool, "status": dict(plan.status)})
+    assert read.status.replicas == MAX_REPLICAS + 100
 
 
 def test_pods_that_two_pools_ask_for_are_named_on_both() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -16,13 +17,14 @@ from contract.keys import SLOTS
 from contract.table import RoutingTable, TableLimits, limits_of, unpack_slots
 from controllers.holder import Holder
 from controllers.lookup import Found, NotFound
-from controllers.routing.decide import Plan, decide
+from controllers.routing.decide import Plan, decide, hold
 from controllers.runtime.conditions import find_condition
 from crds import GRRoutingTable, RoutingPolicySpec
 from crds.instance import PolicySource
+from crds.pool_instances import MAX_REPLICAS
 from crds.reasons import check_condition
 from crds.routing_policy import BoundedLoad, Churn, HotUsers, SecretKey, Warmup
-from crds.routing_table import GRRoutingTableStatus
+from crds.routing_table import MAX_TABLE_INSTANCES, GRRoutingTableStatus
 from dataplane.edge import check_names
 
 
@@ -262,6 +264,15 @@ def test_a_table_in_other_hands_is_recognised(owner: str | None, pool_ref: str, 
     plan = decide(observed(instance("a"), table=table), NOW)
     assert (plan.table_status is None) == (holder in {Holder.STRANGER, Holder.PREDECESSOR})
     assert plan.apply_table == (holder is Holder.ORPHAN)
+
+
+@pytest.mark.parametrize(("beside", "held"), [(0, False), (100, False), (MAX_REPLICAS, False), (MAX_REPLICAS + 1, True)])
+def test_the_largest_pool_has_room_in_its_table_for_a_rolling_update(beside: int, held: bool) -> None:
+    one = observed(instance("a"))
+    many = replace(one, instances=one.instances * (MAX_REPLICAS + beside))
+    held_by = hold(many, None)
+    assert (held_by is not None and held_by.reason == "TableTooLarge") == held
+    assert MAX_TABLE_INSTANCES <= 4096, "followers take no more rows"
 
 
 def test_the_generation_of_a_strangers_table_is_none_of_the_pools() -> None:
