@@ -123,10 +123,11 @@ class Residents:
 
     def follow(self, rows: Sequence[TableInstance], slots: Sequence[int]) -> None:
         """Take over a table: its instances, and the index of each slot's owner (NOBODY for none)."""
-        known, self._instances = self._instances, {}
+        known, instances = self._instances, dict[str, _Instance]()
         for row in rows:
-            self._instances[row.uid] = instance = known.get(row.uid) or _Instance(row)
+            instances[row.uid] = instance = known.get(row.uid) or _Instance(row)
             instance.row = row
+        self._instances = instances  # in one step: metrics are read on another thread
         owners: list[str | None] = [None if owner == NOBODY else rows[owner].uid for owner in slots]
         self._table_changed = self._table_changed or owners != self._owners
         self._owners = owners
@@ -219,7 +220,7 @@ class Residents:
         if load is None:
             return
         instance.in_flight = _blend(instance.in_flight, _or_nan(load.in_flight), kept)
-        instance.queue_ms = _blend(instance.queue_ms, _or_nan(load.queue) * _or_nan(load.service_ms or 0.0), kept)
+        instance.queue_ms = _blend(instance.queue_ms, _waiting_ms(load), kept)
 
     def _follow_starts(self) -> None:
         self._book.follow({uid: instance.start_id for uid, instance in self._instances.items()})
@@ -367,6 +368,11 @@ class Residents:
 
 def _tokens(state: UserState) -> Tokens:
     return Tokens(user_key=state.key, hbm=state.tokens_hbm, host=state.tokens_host, ssd=state.tokens_ssd, age_ms=state.age_ms)
+
+
+def _waiting_ms(load: InstanceLoad) -> float:
+    """Work in the queue; not known of one in which nothing gets done, which is no reason to take it for the shortest."""
+    return _or_nan(load.queue) * _or_nan(load.service_ms) if load.queue else _or_nan(load.queue)
 
 
 def _blend(before: float, now: float, kept: float) -> float:

@@ -48,11 +48,24 @@ def test_loads_are_averaged_over_half_a_minute_wherever_the_clock_stands(begin_m
     assert facts(fleet).in_flight == pytest.approx(10.0 / math.e)
 
 
-def test_a_queue_whose_pace_nobody_knows_counts_for_nothing_and_one_that_is_not_told_changes_nothing() -> None:
+def test_a_queue_in_which_nothing_gets_done_is_not_taken_for_the_shortest() -> None:
+    """An engine that hangs finishes nothing, so nobody can say how long its queue takes: what is not known is not zero."""
     fleet = Fleet()
     told(fleet, queue=7, in_flight=1)
-    assert facts(fleet).queue_ms == 0.0
-    told(fleet, in_flight=1)
+    assert math.isnan(facts(fleet).queue_ms)
+    told(fleet, queue=4, in_flight=4, service_ms=5.0)
+    assert facts(fleet).queue_ms == 20.0
+    for _ in range(20):
+        fleet.now_ms += LOAD_MEMORY_MS
+        told(fleet, queue=500, in_flight=500)
+        assert facts(fleet).queue_ms == 20.0
+        told(fleet, in_flight=500)  # nor one that is not told
+        assert facts(fleet).queue_ms == 20.0
+
+
+def test_nobody_waits_in_an_empty_queue_whatever_its_pace() -> None:
+    fleet = Fleet()
+    told(fleet, queue=0, in_flight=0)
     assert facts(fleet).queue_ms == 0.0
 
 
