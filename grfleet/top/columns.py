@@ -95,8 +95,8 @@ def instance_columns() -> list[Column[InstanceView]]:
 
 
 def number(value: float | None) -> str:
-    """A number as short as it can be said; `-` where there is none."""
-    return MISSING if value is None else f"{value:.6g}"
+    """A number as short as it can be said; `-` where there is none. A whole one is said whole: a generation grows for years."""
+    return MISSING if value is None else str(value) if isinstance(value, int) else f"{value:.6g}"
 
 
 def pair(first: int | None, second: int | None) -> str:

@@ -115,11 +115,14 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 def pools_of(
     pools: Iterable[Object], instances: Sequence[Object] | None, tables: Sequence[Object] | None, *, now: datetime
 ) -> list[PoolView]:
-    """The views of all pools; `instances` and `tables` are None when they could not be read."""
+    """The views of all pools; `instances` and `tables` are None when they could not be read.
+
+    The table that is followed has the name of its pool; another one that names the pool is a copy of somebody's.
+    """
     by_pool: dict[tuple[str, str], list[Object]] = {}
     for item in instances or ():
         by_pool.setdefault(_pool_key(item), []).append(item)
-    table_of = {_pool_key(item): item for item in tables or ()}
+    table_of = {_pool_key(item): item for item in tables or () if at(item, "metadata", "name") == at(item, "spec", "poolRef")}
     views = []
     for pool in pools:
         key = (_text(pool, "metadata", "namespace") or "", _text(pool, "metadata", "name") or "")

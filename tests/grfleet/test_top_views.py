@@ -39,6 +39,19 @@ def instance_cells(view: InstanceView) -> dict[str, str]:
     return {column.title: column.cell(view) for column in instance_columns()}
 
 
+def test_a_generation_of_millions_is_said_whole() -> None:
+    assert pool_cells(seen_pool(pool(), tables=(table(generation=1_234_567),)))["TABLE"] == "1234567"
+
+
+@pytest.mark.parametrize("copy_last", [True, False])
+def test_only_the_table_of_the_pools_own_name_is_the_one_that_is_followed(copy_last: bool) -> None:
+    own, copied = table(generation=17), table(generation=400, members=())
+    copied["metadata"]["name"] = "ranker-copy"
+    view = seen_pool(pool(), instance(), tables=(own, copied) if copy_last else (copied, own))
+    assert view.table_generation == 17
+    assert (view.instances or ())[0].in_table is True
+
+
 class TestMissingIsNotZero:
     def test_of_a_pool_that_nobody_has_looked_at_nothing_is_known(self) -> None:
         cells = pool_cells(seen_pool(pool()))
