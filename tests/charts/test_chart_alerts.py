@@ -174,6 +174,11 @@ def test_a_healthy_fleet_and_a_stranger_s_troubles_raise_nothing(helm: Helm, pro
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_pools_without_an_instance_lack_no_measurement(helm: Helm, promtool: Path, tmp_path: Path) -> None:
+    done = run(promtool, tmp_path, helm, firing({pools("MetricsFresh", "Unknown"): ONE}, {minute: [] for minute in (11, 30)}))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_an_update_of_the_operator_raises_nothing(helm: Helm, promtool: Path, tmp_path: Path) -> None:
     """The Lease goes to a new pod; the old one still says that it leads in its last scrape, and then its series end."""
     handover = {
