@@ -34,7 +34,8 @@ from policies.routing.types import Limits
 
 log = logging.getLogger("grfleet.gateway")
 AT_ONCE = 32
-"""Agents that are asked at the same time, and whose answers are in memory together."""
+"""Agents that are asked at the same time; of twice as many the answers are in memory together."""
+_HEARD_TOGETHER = AT_ONCE // 2
 NOTED = 10_000
 PERIOD_S = 2.0
 BUSY_SHARE = 0.1
@@ -205,9 +206,7 @@ class ResidencyLoop:
             self._revision += 1
         if ask:
             await self._drop_lines({row.uid for row in table.instances})
-            for first in range(0, len(table.instances), AT_ONCE):
-                answers = await asyncio.gather(*(self._ask(row) for row in table.instances[first : first + AT_ONCE]))
-                await asyncio.to_thread(self._hear, answers)
+            await self._ask_all(table.instances)
         chosen, changed = await asyncio.to_thread(self._choose, held, self._gateway.down())
         self.rounds += 1
         if changed:
@@ -216,6 +215,28 @@ class ResidencyLoop:
             self._packed = None
             self._revision += 1
         self._chosen = chosen
+
+    async def _ask_all(self, rows: Sequence[TableInstance]) -> None:
+        """Ask agents and take in what they say as it comes: those that hang wait side by side, and keep nobody else waiting."""
+        rest, said, hearing = iter(rows), list[_Answer](), asyncio.Lock()
+
+        async def hear(*, least: int) -> None:
+            async with hearing:
+                if len(said) >= least:
+                    taken = said.copy()
+                    said.clear()
+                    await asyncio.to_thread(self._hear, taken)
+
+        async def go_through() -> None:
+            for row in rest:
+                said.append(await self._ask(row))
+                if len(said) >= _HEARD_TOGETHER:
+                    await hear(least=_HEARD_TOGETHER)
+
+        async with asyncio.TaskGroup() as asking:
+            for _ in range(min(AT_ONCE, len(rows))):
+                asking.create_task(go_through())
+        await hear(least=1)
 
     async def _ask(self, row: TableInstance) -> _Answer:
         line = await self._line_to(row)

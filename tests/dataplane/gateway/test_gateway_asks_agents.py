@@ -1,9 +1,10 @@
 """How a gateway asks agents: where they are, what it does with answers that are none, and what it tells others."""
 
+import asyncio
 import contextlib
 import json
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,7 @@ from contract.keys import slot_of
 from contract.residency import OVERRIDES_PATH, InstanceLoad, OverrideTable, ResidencyReport, UserState, unpack_overrides
 from contract.table import RoutingTable, TableInstance, TableLimits
 from dataplane.gateway.health import route_of
-from dataplane.hot_users.agents import Addresses, ResidencyLoop
+from dataplane.hot_users.agents import AT_ONCE, Addresses, ResidencyLoop, _Answer
 from dataplane.hot_users.flags import GivenLimits
 from dataplane.hot_users.metrics import ResidencyMetrics
 from dataplane.hot_users.residents import Residents, ResidentsView
@@ -138,6 +139,60 @@ async def test_an_answer_that_is_no_report_changes_nothing_and_is_counted(tmp_pa
         await here.round()
         assert here.gateway.users == {KEY: "uid-b"}
         assert here.loop.view().reports["missing"] == 1
+
+
+async def test_agents_that_hang_keep_none_of_the_others_waiting_and_no_more_are_asked_at_once_than_may_be(tmp_path: Path) -> None:
+    """One in each thirty-two, as when a node is gone: one after the other their time-outs would make everybody silent."""
+    async with world(tmp_path) as here:
+        names = [f"i{n}" for n in range(5 * AT_ONCE)]
+        hanging = {f"uid-{name}" for name in names[::AT_ONCE]}
+        here.gateway.table = table(1, [row(name, 9000) for name in names])
+        asked, told, now, most, everybody_else = list[str](), list[str](), 0, 0, asyncio.Event()
+        running = asyncio.get_running_loop()
+
+        async def ask(row: TableInstance) -> _Answer:
+            nonlocal now, most
+            asked.append(row.uid)
+            now += 1
+            most = max(most, now)
+            if row.uid in hanging:
+                await everybody_else.wait()
+            await asyncio.sleep(0)
+            now -= 1
+            return _Answer(row.uid, None)
+
+        def hear(answers: Sequence[_Answer]) -> None:
+            assert 0 < len(answers) <= 2 * AT_ONCE
+            told.extend(answer.uid for answer in answers)
+            if len(told) > len(names) - len(hanging) - AT_ONCE // 2:  # so few may be taken in with those that hang
+                running.call_soon_threadsafe(everybody_else.set)
+
+        here.loop._ask, here.loop._hear = ask, hear  # type: ignore[method-assign]  # no time-outs in a test
+        async with asyncio.timeout(10):
+            await here.round()
+        assert sorted(asked) == sorted(told) == sorted(f"uid-{name}" for name in names)
+        assert most == AT_ONCE
+
+
+async def test_whoever_is_asked_when_the_gateway_ends_is_left(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        begun, left = asyncio.Event(), list[str]()
+
+        async def ask(row: TableInstance) -> _Answer:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                left.append(row.uid)
+            raise AssertionError
+
+        here.loop._ask = ask  # type: ignore[method-assign]  # an agent that hangs
+        running = asyncio.create_task(here.round())
+        await begun.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert sorted(left) == ["uid-a", "uid-b"]
 
 
 async def test_nothing_is_set_before_it_is_known_what_haproxy_holds(tmp_path: Path) -> None:
