@@ -10,6 +10,9 @@ import pytest
 import yaml
 from chart_tools import CHART, MONITORED, Helm, of_kind, the
 
+from crds.routing_policy import RoutingPolicySpec
+from dataplane.edge import check_names
+
 EVERYTHING = CHART / "ci" / "everything-values.yaml"
 GATEWAYS = CHART / "ci" / "gateways.yaml"
 NUMBER = "12345"
@@ -109,6 +112,17 @@ def test_a_pool_is_refused_whose_objects_could_not_be_made(helm: Helm, part: str
     said = helm.refusal("--set", flags("ranker", "recall", "ranker"))
     assert f"{part}.pools names the pool ranker of namespace feed twice" in said
     assert len(of_kind(helm.render("--set", flags("ranker", "recall")), "Deployment")) == 3
+
+
+def test_every_name_of_a_secret_that_a_policy_can_name_is_taken(helm: Helm) -> None:
+    longest = "user-key." + "x" * 244
+    RoutingPolicySpec.model_validate({"userKeySecret": {"name": longest}})
+    for part in ("gateway", "picker"):
+        flags = f"{part}.enabled=true,{part}.pools[0].name=ranker,{part}.pools[0].namespace=feed"
+        objects = helm.render("--set", f"{flags},{part}.pools[0].keySecret.name={longest}")
+        arguments = the(objects, "Deployment", f"ranker-{part}")["spec"]["template"]["spec"]["containers"][-1]["args"]
+        assert f"--key-id={longest}" in arguments
+        check_names(id_header="x-user-id", key_header="x-gr-user-key", key_id=longest)
 
 
 MAPS = ("commonLabels", "commonAnnotations", "podLabels", "podAnnotations", "nodeSelector", "affinity", "resources")
