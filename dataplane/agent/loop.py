@@ -37,7 +37,7 @@ from dataplane.agent.reasons import Freeze
 from dataplane.agent.report import Known, Verdict
 from dataplane.agent.residency import ResidencyShelf, load_of
 from dataplane.agent.view import blind_observation, observation_of, policy_intent
-from dataplane.agent.window import Window
+from dataplane.agent.window import Report, Window
 from dataplane.agent.withdraw import Withdrawal
 from policies.allocation.strategy import decide
 from policies.allocation.types import AllocationIntent, AllocationState, Decision, Observation
@@ -303,8 +303,12 @@ class Agent:
             # The pace cuts a long way into steps; what is wanted is its end, or a split half way would look settled.
             on_the_way = self._state.moving and decision.goal_emb_bytes is not None
             known.target_emb_bytes = decision.goal_emb_bytes if on_the_way else decision.target_emb_bytes
-        if decision.goal_p99_ms is not None or verdict.frozen:  # a quiet moment keeps the last forecast, doubtful figures do not
+        intent = decision.inputs.intent
+        forecaster = (intent.strategy.value, intent.learned.model_sha256) if intent is not None else None
+        if decision.goal_p99_ms is not None or verdict.frozen or forecaster != known.forecaster:
+            # A quiet moment keeps the last forecast. Doubtful figures do not, nor does another strategy or model.
             known.predicted_p99_ms, known.goal_p99_ms = decision.predicted_p99_ms, decision.goal_p99_ms
+            known.forecaster = forecaster
         moved = driven is not None and driven.moved
         strategy = report.strategy_asked(self._intents.current)
         # A dead engine must not wash the useful records out of the ring: silence is recorded when it begins.
@@ -341,13 +345,13 @@ class Agent:
 
     def status(self) -> AgentStatus:
         self._tell_orders()
-        return report.status(
-            self._known,
-            self._window.report() if self._calm_left == 0 else None,
-            self._intents.current,
-            start_id=self._start_id,
-            decisions=self.decisions.last_sequence,
-        )
+        held, decisions = self._intents.current, self.decisions.last_sequence
+        return report.status(self._known, self._figures(), held, start_id=self._start_id, decisions=decisions)
+
+    def _figures(self) -> Report | None:
+        """What the last window measured; None while the engine is silent, stands still, or is not to be trusted yet."""
+        fresh = self._known.reachable and self._known.verdict.reason != Freeze.STALE_DATA
+        return self._window.report() if fresh and self._calm_left == 0 else None
 
     def _tell_orders(self) -> None:
         """Note how orders and models stand: calls end and models come between rounds, and idleness grows by itself."""
@@ -380,7 +384,7 @@ class Agent:
     def metrics_text(self) -> bytes:
         """Everything for Prometheus; gauges are set when it asks, a hundred rounds or more after it last did."""
         self._tell_orders()
-        report.show(self.metrics, self._known, self._window.report(), self._intents.current)
+        report.show(self.metrics, self._known, self._figures() or Report(), self._intents.current)
         return self.metrics.text()
 
     def unhealthy(self) -> list[str]:

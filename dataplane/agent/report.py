@@ -49,6 +49,7 @@ class Known:
     target_emb_bytes: int | None = None
     predicted_p99_ms: float | None = None
     goal_p99_ms: float | None = None
+    forecaster: tuple[str, str | None] | None = None
     verdict: Verdict = field(
         default_factory=lambda: Verdict(reason="Starting", message="no round yet", frozen=False, may_drive=False)
     )
@@ -139,7 +140,7 @@ def record(
 
 def status(known: Known, figures: Report | None, held: AcceptedIntent | None, *, start_id: str, decisions: int) -> AgentStatus:
     """Return the answer of GET /status; figures are None while the engine is not to be trusted or not there."""
-    shown = figures if figures is not None and known.reachable else Report()
+    shown = figures if figures is not None else Report()
     describe = known.describe
     return AgentStatus(
         agent_start_id=start_id,
@@ -164,7 +165,7 @@ def status(known: Known, figures: Report | None, held: AcceptedIntent | None, *,
         p99_ms=shown.p99_ms,
         slo_percent=shown.slo_percent,
         requests_per_second=shown.requests_per_second,
-        serving=known.serving if figures is not None and known.reachable else None,
+        serving=known.serving if figures is not None else None,
         limits=known.limits,
         draining=known.draining,
         idle_seconds=known.idle_seconds,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from dataplane_world import World
 
 
@@ -24,4 +25,19 @@ async def test_a_strategy_that_predicts_nothing_forecasts_nothing() -> None:
     world = World()
     world.static(50)
     await world.rounds(5)
+    assert (world.agent.status().predicted_p99_ms, world.agent.status().goal_p99_ms) == (None, None)
+
+
+@pytest.mark.parametrize("strategy", ["HillClimb", "Static"])
+async def test_a_forecast_ends_with_the_strategy_that_made_it(strategy: str) -> None:
+    world = World()
+    world.intend(strategy="MissRatioCurve", enforcement="Shadow")
+    for _ in range(75):
+        world.touch_skewed_users()
+        await world.rounds()
+    assert world.agent.status().goal_p99_ms is not None
+    await world.rounds(3, requests=0)
+    assert world.agent.status().goal_p99_ms is not None, "a quiet moment keeps it"
+    world.intend(strategy=strategy, enforcement="Shadow")
+    await world.rounds()
     assert (world.agent.status().predicted_p99_ms, world.agent.status().goal_p99_ms) == (None, None)
