@@ -135,6 +135,21 @@ def test_the_agent_takes_the_arguments_that_the_chart_gives_it(helm: Helm, flags
     assert options.health_bind == f"0.0.0.0:{ports['gateway-metrics']}"
 
 
+@pytest.mark.parametrize("end", ["minimum", "maximum"])
+def test_the_agent_takes_whatever_the_schema_lets_through(helm: Helm, end: str, tmp_path: Path) -> None:
+    known = json.loads((CHART / "values.schema.json").read_text())["properties"]["gateway"]["properties"]
+    numbers = {name: each[end] for name, each in known.items() if each.get("type") == "integer"}
+    texts = {"idHeader": "x" * 63, "checkPath": "/" + "x" * 200} if end == "maximum" else {"idHeader": "x", "checkPath": "/"}
+    assert {"maxConnections", "retriableBytes", "threads", "drainSeconds", "port"} <= set(numbers)
+    (tmp_path / "values.yaml").write_text(json.dumps({"gateway": {**numbers, **texts}}))
+    (tmp_path / "key").write_bytes(b"0123456789abcdef")
+    arguments = containers(pod_of(helm, "--values", str(tmp_path / "values.yaml"), "--set", ONE))["agent"]["args"]
+    here = [each.replace("/etc/grfleet/key", str(tmp_path / "key")) for each in arguments]
+    validate(command._config(command._parser().parse_args(here)))
+    assert f"--id-header={texts['idHeader']}" in arguments
+    assert "idHeader" in helm.refusal("--set", f"{ONE},gateway.idHeader={'x' * 64}"), "nor does the agent take it"
+
+
 def test_every_value_arrives(helm: Helm) -> None:
     pod, other = (pod_of(helm, "--values", GATEWAYS, name=name) for name in ("ranker-gateway", "recall-gateway"))
     arguments = containers(pod)["agent"]["args"]
