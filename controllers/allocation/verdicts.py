@@ -86,11 +86,11 @@ def _trouble_with_the_agent(seen: Observation) -> Condition | None:
         return _policy(
             "False", "AgentTaken", f"the agent at {url} serves GRInstance {seen.holder}; give each entry its own agent"
         )
+    if holds_intent(seen, seen.sighting.status):
+        return None  # also after a refusal: the answer to the next attempt may have been lost
     if seen.refusal is not None:
         return _policy("False", "IntentNotAccepted", seen.refusal.words)
-    if not holds_intent(seen, seen.sighting.status):
-        return _policy("Unknown", "Pending", f"the agent at {url} has not reported on this intent yet")
-    return None
+    return _policy("Unknown", "Pending", f"the agent at {url} has not reported on this intent yet")
 
 
 def _trouble_of_the_agent(seen: Observation) -> Condition | None:
@@ -118,7 +118,8 @@ def _trouble_of_the_model(seen: Observation, status: AgentStatus) -> Condition |
     anchor = f"{status.strategy_in_force} decides"
     if seen.instance.spec.intent.model_ref is None and isinstance(seen.model, ModelUnusable):
         return _policy("False", seen.model.reason, f"{seen.model.why}; {anchor}")
-    if seen.model_refusal is not None:
+    ref = seen.instance.spec.intent.model_ref
+    if seen.model_refusal is not None and (ref is None or ref.sha256 not in status.models):
         return _policy("False", "ModelRefused", f"the agent does not take the model: {seen.model_refusal}; {anchor}")
     if _on_their_way(seen, status):
         return _policy("Unknown", "Pending", "the bytes of the model are on their way to the agent")

@@ -152,6 +152,11 @@ def test_a_refused_intent_is_said_and_handed_over_again_after_a_while() -> None:
     assert decide(settled(sighting=sighting, refusal=refusal, push_age_s=9.0), NOW).push is not None
 
 
+def test_a_refusal_is_over_when_the_agent_says_that_it_holds_the_intent_though_no_answer_came() -> None:
+    refusal = Refusal(status=IntentStatus.EXPIRED, reason="expires: 900 s ago")  # the answer to the next attempt was lost
+    assert words(decide(settled(refusal=refusal, push_age_s=9.0), NOW), "PolicyHealthy") == ("True", "StrategyActive")
+
+
 def test_the_report_is_rounded_and_keeps_target_accepted_and_settled_apart() -> None:
     split = SplitReport(
         usable_bytes=USABLE,

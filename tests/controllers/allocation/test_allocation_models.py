@@ -206,6 +206,8 @@ def test_they_are_handed_over_anew_after_a_while(seen: Observation) -> None:
         (observed(model_push_age_s=3.0, model_wait_s=MODEL_SECONDS - 1), ("Unknown", "Pending")),
         (observed(model_push_age_s=3.0, model_wait_s=MODEL_SECONDS + 1), ("False", "ModelMissing")),
         (observed(model_push_age_s=3.0, model_refusal="WrongShape: w1"), ("False", "ModelRefused")),
+        # It was refused, and is held since: the intent had changed in between, or the answer was lost on its way.
+        (observed(models=(DIGEST,), model_push_age_s=900.0, model_refusal="NotWanted: no intent"), ("True", "ShadowOnly")),
         (observed(ModelUnusable(reason="ModelMissing", why="none"), stored_model=None), ("False", "ModelMissing")),
         (observed(ModelUnusable(reason="ModelRefused", why="bad"), stored_model=None), ("False", "ModelRefused")),
         (
