@@ -96,6 +96,7 @@ class GatewayAgent:
         self._reread_s = reread_s
         self._table: RoutingTable | None = None
         self._lineage = 0
+        self._hosts: frozenset[str] = frozenset()
         self._uid, self.source = "", source
         self._users: HotUsers | None = None if keep_users else HotUsers({})
         self._addresses: Mapping[str, str] = {}
@@ -162,6 +163,7 @@ class GatewayAgent:
         for row in want.refused:
             log.warning("an instance is left out", extra={"instance": row.name, "why": row.reason})
         self._table, self._lineage, self._uid = table, lineage, uid
+        self._hosts = hosts_of(table.instances)  # asked for five times a second; of a thousand addresses it takes 8 ms
         if table.instances:  # a tombstone says nothing of them
             self._go_over_to(replace(self.config, said=limits_of(table)))
         self._set(want)
@@ -211,7 +213,7 @@ class GatewayAgent:
     @property
     def hosts(self) -> frozenset[str]:
         """Host names in the table in force, for `set_addresses`."""
-        return hosts_of(self._table.instances) if self._table is not None else frozenset()
+        return self._hosts
 
     def _want_of(self, table: RoutingTable, lineage: int, *, before: Want | None = None) -> Want:
         tls = self.config.ca_file is not None

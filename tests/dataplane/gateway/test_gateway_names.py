@@ -78,6 +78,7 @@ async def test_an_instance_known_by_name_is_served_once_it_has_an_address_and_mo
     assert gateway.agent.offer(table(1, rows))
     await gateway.settle()
     assert gateway.agent.hosts == {"a.test"}
+    assert gateway.agent.hosts is gateway.agent.hosts, "found once a table: it is asked for all the time"
     assert {(await gateway.ask(f"u{i}")).me for i in range(20)} == {"b"}
     gateway.agent.set_addresses({"a.test": "127.0.0.1"})
     await gateway.settle()
