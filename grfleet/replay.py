@@ -23,8 +23,9 @@ from grfleet.inert import inert
 from grfleet.model.file import read_file
 from policies.allocation.model_file import TrainedModel
 from policies.allocation.path import kernel
+from policies.allocation.recovery import Phase
 from policies.allocation.strategy import decide
-from policies.allocation.types import Decision, DecisionInputs
+from policies.allocation.types import Decision, DecisionInputs, Reason
 
 MAX_LINE_BYTES = 1 << 20
 _INPUTS = frozenset(DecisionInputs.__struct_fields__)
@@ -107,7 +108,8 @@ def decided_again(record: DecisionRecord, models: Mapping[str, TrainedModel]) ->
     except msgspec.ValidationError as error:
         raise UnusableFile(f"decision {record.sequence} is not of this release: {error}") from error
     wanted = i.intent.learned.model_sha256 if i.intent is not None else None
-    model = models.get(wanted) if wanted is not None else None
+    had = _policy_reason(record) != Reason.MODEL_MISSING  # else its bytes had not arrived yet, whatever is at hand today
+    model = models.get(wanted) if wanted is not None and had else None
     try:
         decision, _ = decide(i.observation, i.view, i.intent, i.state, i.now_ms, model)
     except (ValueError, ArithmeticError) as error:
@@ -120,6 +122,11 @@ def _facts(record: DecisionRecord) -> Mapping[str, Any]:
     """What the record tells of its round; nothing where it tells nothing, or not in this form."""
     facts = record.inputs.get("round")
     return facts if isinstance(facts, dict) else {}
+
+
+def _policy_reason(record: DecisionRecord) -> object:
+    """Why the policy decided so; the agent may hold the split for a reason of its own, which its policy was not asked about."""
+    return _facts(record).get("policyReason", record.reason)
 
 
 def _again(line: int, record: DecisionRecord, models: Mapping[str, TrainedModel]) -> Replayed:
@@ -155,8 +162,9 @@ def _said(record: DecisionRecord) -> dict[str, Any]:
         "predictedP99Ms": facts.get("predictedP99Ms"),
         "goalP99Ms": facts.get("goalP99Ms"),
         "guest": facts.get("guest"),
-        # The agent may hold the split for a reason of its own, which its policy was not asked about.
-        "reason": facts.get("policyReason", record.reason),
+        "phase": facts.get("phase"),
+        "refillLinkPercent": facts.get("refillLinkPercent"),
+        "reason": _policy_reason(record),
     }
 
 
@@ -170,6 +178,8 @@ def _says(decision: Decision, record: DecisionRecord) -> dict[str, Any]:
         "predictedP99Ms": decision.predicted_p99_ms,
         "goalP99Ms": decision.goal_p99_ms,
         "guest": msgspec.to_builtins(decision.guest) if decision.guest is not None else None,
+        "phase": decision.phase.value if decision.phase is not Phase.CALM else None,
+        "refillLinkPercent": decision.refill_link_percent,
         "reason": decision.reason.value,
     }
     said: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(says))  # a record has null for what is not a number

@@ -43,11 +43,12 @@ class PolicyStatusLoop:
     def __init__(self) -> None:
         self._writes = WriteTimes()
         self._restraint = Restraint()
+        self._operator_namespace = ""
 
     def keys_for(self, event: WatchEvent, store: Store) -> Iterable[Key]:
         """The policy; those that the pool may name, now or before; for an instance those of its pool."""
         if event.resource == HBM_POLICIES:
-            return (event.key,) if spec_changed(event) else ()
+            return self._of_policy(event)
         if event.resource == POOLS:
             if not spec_changed(event) and permit_of(event.old) == permit_of(event.obj):
                 return ()
@@ -57,8 +58,19 @@ class PolicyStatusLoop:
         pools = (store.get(POOLS, key) for key in pool_of(event))
         return [key for pool in pools if pool is not None for key in _policies_of(pool, store)]
 
+    def _of_policy(self, event: WatchEvent) -> Iterable[Key]:
+        """The policy itself, at a resync too: what changed while nobody led was counted by nobody. With a `default` that comes
+        or goes that of the operator, which pools of its namespace resolved to until now, or do from now on."""
+        if event.type is EventType.RESYNC:
+            return (event.key,)
+        if not spec_changed(event):
+            return ()
+        shadows = event.key.name == DEFAULT and event.type is not EventType.MODIFIED
+        return {event.key, Key(self._operator_namespace, DEFAULT)} if shadows else (event.key,)
+
     async def start(self, ctx: Context) -> None:
-        """Nothing to prepare."""
+        """Learn where the operator's own policies are."""
+        self._operator_namespace = ctx.settings.operator_namespace
 
     async def reconcile(self, key: Key, ctx: Context) -> Result | None:
         """Count and, when the counts are new, write."""

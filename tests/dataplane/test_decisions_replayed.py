@@ -132,6 +132,29 @@ async def test_a_change_of_what_a_decision_saw_shows_as_a_difference(tmp_path: P
     assert "targetEmbBytes" in output
 
 
+@pytest.mark.parametrize(("name", "other"), [("phase", "Burst"), ("refillLinkPercent", 5.0)])
+async def test_what_a_round_let_its_refill_take_is_compared_too(name: str, other: object, tmp_path: Path) -> None:
+    (record,) = (await _records(strategy="MissRatioCurve", rounds=1))[:1]
+    inputs = {**record.inputs, "round": {**record.inputs["round"], name: other}}
+    code, output = _replay(_written([msgspec.structs.replace(record, inputs=inputs)], tmp_path), "--json")
+    assert code == 1
+    assert json.loads(output)["was"] == {name: other}
+
+
+async def test_rounds_before_the_bytes_of_the_model_came_replay_without_it(tmp_path: Path) -> None:
+    world = World()
+    world.intend(strategy="Learned", modelRef={"name": "m", "sha256": digest_of(MODEL)})
+    for number in range(50):
+        if number == 40:
+            world.agent.offer_model(digest_of(MODEL), MODEL)
+        world.touch_skewed_users()
+        await world.rounds()
+    records = world.agent.decisions.after(0).decisions
+    assert {"ModelMissing", "LearnedTarget"} <= {record.reason for record in records}
+    code, output = _replay(_written(records, tmp_path), "--model", _model_file(tmp_path))
+    assert (code, output.strip()) == (0, "50 same")
+
+
 async def test_without_the_model_of_a_record_it_is_asked_for_by_its_digest(tmp_path: Path) -> None:
     code, output = _replay(_written(await _records(), tmp_path))
     assert code == 1

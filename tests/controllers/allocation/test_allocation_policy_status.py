@@ -116,6 +116,23 @@ def test_a_step_of_a_rollout_and_an_intent_of_another_generation_wake_the_policy
     assert keys(WatchEvent(EventType.DELETED, INSTANCES, at, instance, instance), store) == mine
 
 
+def test_every_policy_is_counted_when_a_leader_begins_as_nobody_counted_before() -> None:
+    policy = policy_object()
+    event = WatchEvent(EventType.RESYNC, HBM_POLICIES, Key("team", "mine"), policy, policy)
+    assert keys(event, stored(policy)) == {Key("team", "mine")}
+
+
+@pytest.mark.parametrize("type_", [EventType.ADDED, EventType.DELETED])
+async def test_a_default_that_comes_or_goes_concerns_that_of_the_operator_too(type_: EventType) -> None:
+    own, operators = policy_object("default"), policy_object("default", "grfleet")
+    loop = PolicyStatusLoop()
+    await loop.start(cast(Context, SimpleNamespace(settings=SimpleNamespace(operator_namespace="grfleet"))))
+    event = WatchEvent(type_, HBM_POLICIES, Key("team", "default"), own, None)
+    assert set(loop.keys_for(event, stored(operators))) == {Key("team", "default"), Key("grfleet", "default")}
+    named = WatchEvent(type_, HBM_POLICIES, Key("team", "mine"), policy_object(), None)
+    assert set(loop.keys_for(named, stored(operators))) == {Key("team", "mine")}
+
+
 class Written:
     """An API server that takes every status of one policy."""
 
