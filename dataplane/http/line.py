@@ -8,6 +8,7 @@ status line, header lines, and bodies by length, in chunks, or up to the end of 
 from __future__ import annotations
 
 import asyncio
+import functools
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
@@ -138,7 +139,9 @@ class HttpLine:
         return connection
 
 
+@functools.cache
 def _tls_context() -> ssl.SSLContext:
+    """The one of this process: making one reads every trusted certificate, which takes 20 ms, and keeps a megabyte."""
     import ssl  # most engines are reached over a Unix socket, and OpenSSL is several megabytes
 
     return ssl.create_default_context()

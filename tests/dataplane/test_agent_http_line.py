@@ -185,3 +185,9 @@ def test_any_bytes_are_an_answer_a_violation_or_silence(tmp_path_factory: pytest
                 await ask(folder, saying(whole[:cut], whole[cut:]), timeout_s=0.5)
 
     asyncio.run(go())
+
+
+def test_lines_to_a_thousand_agents_share_what_they_trust() -> None:
+    one, other = (HttpLine(f"https://10.0.0.{n}:1", timeout_s=1.0) for n in range(2))
+    assert one._tls is not None
+    assert one._tls is other._tls
