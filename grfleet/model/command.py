@@ -58,18 +58,18 @@ def push(
 @app.command()
 def verify(
     file: ModelFile,
-    sha256: Annotated[str, typer.Option(help="Digest that the file must have.", metavar="HEX")] = "",
+    sha256: Annotated[str | None, typer.Option(help="Digest that the file must have.", metavar="HEX")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check a file as the operator and the agents do, and print its digest, its layout and its scores. No cluster is needed."""
     from grfleet.model.describe import as_lines, described
     from grfleet.model.file import read_file
 
-    digest = sha256.strip().lower()  # some tools print it in capitals
-    if digest and not _DIGEST.fullmatch(digest):
+    digest = None if sha256 is None else sha256.strip().lower()  # some tools print it in capitals
+    if digest is not None and not _DIGEST.fullmatch(digest):  # an empty one too: a script's variable that was never set
         raise typer.BadParameter("a digest has 64 hexadecimal digits", param_hint="--sha256")
     try:
-        facts = described(read_file(file, sha256=digest or None)[0])
+        facts = described(read_file(file, sha256=digest)[0])
     except Failed as error:
         if as_json:
             typer.echo(json.dumps({"file": str(file), "ok": False, "problem": str(error)}))

@@ -51,7 +51,9 @@ def test_a_digest_is_the_same_in_capitals_or_with_a_blank_around_it(file: Path, 
     assert run("verify", str(file), "--sha256", written).exit_code == 0
 
 
-@pytest.mark.parametrize("written", [digest_of(GOOD)[:12], f"{digest_of(GOOD)}  split-1", "g" * 64, "sha256:" + digest_of(GOOD)])
+@pytest.mark.parametrize(
+    "written", ["", " ", digest_of(GOOD)[:12], f"{digest_of(GOOD)}  split-1", "g" * 64, "sha256:" + digest_of(GOOD)]
+)
 def test_what_is_no_digest_is_wrong_usage_and_not_a_damaged_file(file: Path, written: str) -> None:
     said = run("verify", str(file), "--sha256", written)
     assert said.exit_code == 2
