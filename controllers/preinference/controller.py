@@ -33,6 +33,7 @@ class PreInferenceLoop:
         self._writes = WriteTimes()
         self._memories: dict[Key, Memory] = {}
         self._looked: dict[Key, float] = {}
+        self._uids: dict[Key, str] = {}
 
     def keys_for(self, event: WatchEvent, store: Store) -> Iterable[Key]:
         """See `wake.keys_for`."""
@@ -40,8 +41,8 @@ class PreInferenceLoop:
 
     async def start(self, ctx: Context) -> None:
         """Begin a term of leadership with what is in force, and without memories of an earlier one."""
-        self._memories.clear()
-        self._looked.clear()
+        for remembered in (self._memories, self._looked, self._uids):
+            remembered.clear()
         for state in SourceState:  # known from the start, so that rates are right from the first doubt on
             ctx.metrics.measure_seconds.labels(state.value)
         self._source = self._source or source_for(ctx.settings, statuses=self._statuses, clock=ctx.clock)
@@ -55,7 +56,9 @@ class PreInferenceLoop:
         if seen is None:
             self._forget(key)
             return DONE
-        self._looked[key] = now_s
+        if self._uids.get(key, seen.uid) != seen.uid:  # deleted and made anew since: what was decided for the other is not for it
+            self._forget(key)
+        self._looked[key], self._uids[key] = now_s, seen.uid
         observation = await self._observe(seen, key, ctx)
         plan = decide(observation, ctx.clock.now())
         self._memories[key] = plan.memory
@@ -89,5 +92,5 @@ class PreInferenceLoop:
         if self._source is not None:
             self._source.forget(PoolName(namespace=key.namespace, name=key.name))
         self._writes.forget(key)
-        self._memories.pop(key, None)
-        self._looked.pop(key, None)
+        for remembered in (self._memories, self._looked, self._uids):
+            remembered.pop(key, None)

@@ -15,7 +15,7 @@ from controllers.preinference.steady import Steady
 from controllers.runtime.conditions import conditions_of, find_condition
 from controllers.runtime.errors import Terminal
 from controllers.runtime.loop import Context
-from controllers.runtime.resources import INSTANCES, POOLS, Key, Object, key_of
+from controllers.runtime.resources import INSTANCES, POOLS, Key, Object, key_of, uid_of
 from crds import GRInstance, GRServingPool, PreInferencePolicySpec, explain_invalid
 from policies.preinference.capacity import CapacityHistory
 
@@ -115,6 +115,11 @@ class PoolSeen:
     stored: Object
     policy: Lookup[PreInferencePolicySpec]
     instances: tuple[InstanceSeen, ...]
+
+    @property
+    def uid(self) -> str:
+        """Its uid; another one under the name is another pool."""
+        return uid_of(self.stored)
 
 
 def see(ctx: Context, key: Key, *, parsed: ParsedObjects) -> PoolSeen | None:

@@ -193,6 +193,28 @@ def event(kind: EventType, resource: Any, obj: dict[str, Any], old: dict[str, An
     return WatchEvent(kind, resource, Key("team", obj["metadata"]["name"]), obj, old)
 
 
+async def test_a_pool_made_anew_before_the_loop_looked_again_begins_without_what_was_decided_for_the_other() -> None:
+    """`kubectl replace --force`: deleted and made again within one look."""
+    w = world("Manual")
+    w.source.set(*busy("a", "b"))
+    await w.lead()
+    await w.looks(8)
+    assert w.capacity("a") is not None
+    anew = pool("Manual")
+    anew["metadata"]["uid"] = "uid-second"
+    for name in "ab":
+        w.store.drop(INSTANCES, Key("team", f"pool-{name}"))
+    w.store.drop(POOLS, w.key)
+    w.store.upsert(POOLS, anew)
+    for name in "ab":
+        made = instance(name, anew)
+        made["metadata"]["uid"] = f"uid-second-{name}"
+        w.store.upsert(INSTANCES, made)
+    w.source.set(load("a"), load("b"))
+    await w.looks(8)
+    assert w.capacity("a") is None, "nobody has asked this pool for a prefix"
+
+
 def test_only_what_changes_who_is_measured_or_what_is_allowed_wakes_the_loop() -> None:
     w = world("Manual")
     stored, one = dict(w.pool), instance("a", dict(w.pool))
