@@ -39,12 +39,13 @@ from dataplane.tables_seen import TablesSeen
 log = logging.getLogger("grfleet.gateway")
 _AWAY_PERIOD_S = 0.05  # a HAProxy that starts again is wanted back at once
 _RELOAD_AGAIN_S = 30.0  # a new process that refused its file would refuse it again
+_REFUSED_AGAIN = 3
 _STUCK_S = 30.0  # longer than a push of all tables into a busy HAProxy, and than all answers it may keep back
 
 
 @dataclass(frozen=True)
 class _Compared:
-    """HAProxy was found to hold what was wanted, and when (seconds); for a while it is not read again."""
+    """HAProxy was found to hold what was wanted, or to refuse it, and when (seconds); for a while it is not read again."""
 
     want: Want
     at_s: float
@@ -105,6 +106,8 @@ class GatewayAgent:
         self._compared: _Compared | None = None
         self._agreed: Want | None = None  # what HAProxy was once seen to hold
         self._contested: Want | None = None
+        self._tried: Want | None = None
+        self._refusals = 0
         self._read_s = -1e9
         self._process: str | None = None
         self._draining = Draining()
@@ -290,6 +293,7 @@ class GatewayAgent:
         except (CommandRefused, ProtocolViolation) as error:
             result = "refused"
             log.warning("haproxy refused a command", extra={"error": str(error)[:400]})
+            self._note_refusal()
         except Exception:  # a round that fails must not end the gateway: the next one reads everything again
             log.exception("a round failed")
         self.counts.results[result] += 1
@@ -297,13 +301,22 @@ class GatewayAgent:
         self._holds_a_table = self._answers and (self._holds_a_table or result in ("settled", "older"))
         if result != "failed":
             self._round_s = self._monotonic_s()
-        if result in ("unavailable", "refused", "failed"):
+        if result in ("unavailable", "failed"):
             self._held_users = self._compared = None
+        if result != "refused":
+            self._refusals = 0
         return result == "settled"
+
+    def _note_refusal(self) -> None:
+        """Read all anew at once; where it is refused again and again only now and then, as a hundred thousand users are megabytes."""
+        self._refusals += 1
+        self._held_users = self._compared = None
+        if self._refusals >= _REFUSED_AGAIN and self._tried is not None:
+            self._compared = _Compared(self._tried, self._monotonic_s(), "refused")
 
     async def _round(self) -> str:
         await self._notice_restart()
-        want = self._want
+        self._tried = want = self._want
         if want is None:
             return "waiting"
         now_s = self._monotonic_s()
@@ -339,7 +352,7 @@ class GatewayAgent:
             self._held_users = held.users
         if self._users is None and self._table is not None:
             self._users = HotUsers(users_of(held, want))
-            self._want = want = self._want_of(self._table, self._lineage)
+            self._want = self._tried = want = self._want_of(self._table, self._lineage)
         return held, want
 
     def _notice_another_writer(self, held: Held, want: Want) -> None:
