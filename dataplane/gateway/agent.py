@@ -308,7 +308,7 @@ class GatewayAgent:
         return result == "settled"
 
     def _note_refusal(self) -> None:
-        """Read all anew at once; where it is refused again and again only now and then, as a hundred thousand users are megabytes."""
+        """Read all anew, where it refuses again and again only now and then: a hundred thousand users are megabytes."""
         self._refusals += 1
         self._held_users = self._compared = None
         if self._refusals >= _REFUSED_AGAIN and self._tried is not None:
