@@ -17,7 +17,8 @@ class AgentClient:
     url : str
         `http://host:port`, `https://host:port` or `unix:/path`.
     timeout_s : float
-        Limit of each call in seconds.
+        Limit in seconds of each step of a call, such as connecting, or the next piece of the answer; of the whole of it four
+        times as much.
     """
 
     def __init__(self, url: str, *, timeout_s: float = 2.0) -> None:

@@ -23,7 +23,8 @@ class EngineClient:
     token : str, optional
         Bearer token, for TCP.
     timeout_s : float
-        Limit of each call in seconds.
+        Limit in seconds of each step of a call, such as connecting, or the next piece of the answer; of the whole of it four
+        times as much.
 
     Every call raises `Unreachable` when there is no answer and `ProtocolViolation` when the answer breaks the contract.
     """

@@ -1,5 +1,6 @@
 """One bounded JSON call over httpx, shared by the engine and the agent client."""
 
+import asyncio
 import functools
 import importlib.util
 import ssl
@@ -60,7 +61,7 @@ async def fetch(
     Raises
     ------
     Unreachable
-        When there is no answer.
+        When there is no answer, or it is not whole in time.
     ProtocolViolation
         When the status code is none of `accept` or the body is too large.
     """
@@ -68,14 +69,23 @@ async def fetch(
     kind = "application/json" if body is not None else "application/octet-stream"
     headers = {"content-type": kind} if payload is not None else None
     try:
-        async with client.stream(method, path, content=payload, params=params, headers=headers) as response:
+        async with (
+            asyncio.timeout(_whole_s(client.timeout)),
+            client.stream(method, path, content=payload, params=params, headers=headers) as response,
+        ):
             read = await answers.read_bounded(response.aiter_bytes(), call=f"{method} {path}", limit_bytes=MAX_ANSWER_BYTES)
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, TimeoutError) as error:
         raise Unreachable(f"{method} {path}: {type(error).__name__}") from error
     if response.status_code not in accept:
         raise ProtocolViolation(f"{method} {path}: status {response.status_code}, {read[:200]!r}")
     # A streamed response keeps no body; hand back one that does.
     return httpx.Response(response.status_code, headers=response.headers, content=read)
+
+
+def _whole_s(timeout: httpx.Timeout) -> float | None:
+    """Limit of a call in seconds, the sum of its steps: that of reading begins anew with each byte that comes."""
+    steps = (timeout.pool, timeout.connect, timeout.write, timeout.read)
+    return None if None in steps else sum(step for step in steps if step is not None)
 
 
 def decode(response: httpx.Response, kind: type[Answer]) -> Answer:

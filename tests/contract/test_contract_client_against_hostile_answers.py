@@ -22,7 +22,7 @@ SPLIT = engine.SplitRequest(start_id="s", revision=1, emb_bytes=1, kv_bytes=1, r
 
 
 @asynccontextmanager
-async def answering(*chunks: bytes, then: Callable[[], Awaitable[None]] | None = None) -> AsyncIterator[str]:
+async def answering(*chunks: bytes, then: Callable[[asyncio.StreamWriter], Awaitable[None]] | None = None) -> AsyncIterator[str]:
     """A server that reads a request head and writes these bytes, whatever was asked."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -32,7 +32,7 @@ async def answering(*chunks: bytes, then: Callable[[], Awaitable[None]] | None =
                 writer.write(chunk)
                 await writer.drain()
             if then is not None:
-                await then()
+                await then(writer)
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:
@@ -113,13 +113,28 @@ async def test_a_broken_conversation_is_unreachable(raw: bytes) -> None:
 async def test_silence_is_unreachable_after_the_timeout() -> None:
     hold = asyncio.Event()
 
-    async def wait() -> None:
+    async def wait(_: asyncio.StreamWriter) -> None:
         await hold.wait()
 
     async with answering(then=wait) as url, EngineClient(url, timeout_s=0.2) as client:
         with pytest.raises(Unreachable, match="Timeout"):
             await client.observe()
         hold.set()
+
+
+async def test_an_answer_that_drips_for_ever_is_unreachable() -> None:
+    """Each piece in time, the whole never: a caller that waits for it would wait for days."""
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: 4000000\r\n\r\n"
+
+    async def drip(writer: asyncio.StreamWriter) -> None:
+        while True:
+            writer.write(b" ")
+            await writer.drain()
+            await asyncio.sleep(0.01)
+
+    async with asyncio.timeout(10), answering(head, then=drip) as url, EngineClient(url, timeout_s=0.05) as client:
+        with pytest.raises(Unreachable, match="Timeout"):
+            await client.observe()
 
 
 async def test_nobody_there_is_unreachable() -> None:
