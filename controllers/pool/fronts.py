@@ -8,8 +8,9 @@ where it is missing, one question in ten minutes is all it costs.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from controllers.pool.pods import Pod, carries
 from controllers.runtime.errors import ReconcileError, Terminal
@@ -18,12 +19,15 @@ from controllers.runtime.loop import Context
 from controllers.runtime.resources import INFERENCE_POOLS, PODS, SERVING_PORT, Key, Object, key_of
 from controllers.runtime.store import Store
 from crds.pool_fronts import FrontState
+from crds.types import DNS_SUBDOMAIN
 
 _logger = logging.getLogger(__name__)
 LOOK_SECONDS = 60.0
 ABSENT_SECONDS = 600.0
 MOST = 16
 _PORTS = 8
+_HIGHEST_PORT = 65_535
+_LONGEST_NAME = 253
 
 
 class InferencePools:
@@ -82,12 +86,12 @@ def _fronts(key: Key, own: list[Pod], inference_pools: Iterable[Object], store: 
         selected = [pod for pod in own if labels and carries(pod.stored, labels)]
         if not selected:
             continue
-        ports = [int(n) for port in spec.get("targetPorts") or () if isinstance(n := _mapping(port).get("number"), int)]
+        ports = [number for port in _list(spec.get("targetPorts")) if _is_port(number := _mapping(port).get("number"))]
         state = _state(key, own, selected, labels, ports, store)
         picker = _mapping(spec.get("endpointPickerRef")).get("name")
         front: dict[str, Any] = {"name": each["metadata"]["name"], "state": state.value}
-        if picker:
-            front["picker"] = str(picker)
+        if _is_name(picker):
+            front["picker"] = picker
         if ports:
             front["ports"] = ports[:_PORTS]
         yield front
@@ -109,3 +113,16 @@ def _state(
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _is_port(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _HIGHEST_PORT
+
+
+def _is_name(value: Any) -> bool:
+    """Whether a Service can be called so: the kind admits any string there, and our status, which it would spoil, does not."""
+    return isinstance(value, str) and len(value) <= _LONGEST_NAME and re.fullmatch(DNS_SUBDOMAIN, value, re.ASCII) is not None

@@ -87,6 +87,18 @@ def test_one_that_selects_nobody_or_looks_odd_is_not_mentioned(odd: dict[str, An
 
 def test_an_odd_port_or_picker_breaks_nothing() -> None:
     assert states(front(port="http", endpointPickerRef="x")) == ["PortDiffers"]
+    assert states(front(port=None, targetPorts={"number": 8000})) == ["PortDiffers"]
+
+
+@pytest.mark.parametrize("name", ["Ranker_Picker", "picker.", "ä", "p" * 254, "two words", 7])
+def test_a_picker_whose_name_no_service_can_have_does_not_cost_the_pool_its_status(name: Any) -> None:
+    """InferencePools admit any name there, and the API server would refuse the whole status of the pool for it."""
+    assert said(front(endpointPickerRef={"name": name})) == [{"name": "front", "state": "Fits", "ports": [8000]}]
+
+
+@pytest.mark.parametrize("port", [0, -1, 65_536, True, 1 << 40])
+def test_a_port_that_is_none_is_not_mentioned(port: Any) -> None:
+    assert said(front(port=port)) == [{"name": "front", "state": "PortDiffers"}]
 
 
 def test_they_come_in_the_order_of_their_names_and_no_more_than_the_status_holds() -> None:
