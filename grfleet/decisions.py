@@ -107,13 +107,14 @@ def _table(instance: str, records: list[DecisionRecord]) -> Table:
     for column in ("#", "clock s", "strategy", "layer", "from", "to", "applied", "reason", "clips"):
         table.add_column(column, justify="right" if column in numbers else "left")
     for record in records:
+        known = _saw_a_split(record)
         table.add_row(
             str(record.sequence),
-            f"{record.clock_ms / 1000:.1f}",
+            f"{record.clock_ms / 1000:.1f}" if known else "-",
             inert(record.strategy),
             inert(record.layer),
-            f"{record.from_emb_bytes / 2**30:.2f}",
-            f"{record.target_emb_bytes / 2**30:.2f}",
+            f"{record.from_emb_bytes / 2**30:.2f}" if known else "-",
+            f"{record.target_emb_bytes / 2**30:.2f}" if known else "-",
             "yes" if record.applied else "no",
             inert(record.reason),
             inert(", ".join(record.clips)),
@@ -126,10 +127,16 @@ def _last_words(records: list[DecisionRecord]) -> TextType:
     if not records:
         return "none yet"
     usable, message = _said(records[-1], "observation", "usable_bytes"), _said(records[-1], "round", "message")
-    known = isinstance(usable, int | float) and 0 < usable < float("inf")
+    known = _saw_a_split(records[-1]) and isinstance(usable, int | float) and 0 < usable < float("inf")
     words = [f"EMB {100 * records[-1].target_emb_bytes / usable:.1f} points of usable HBM"] if known else []
     words += [message] if isinstance(message, str) and message else []
     return inert(f"#{records[-1].sequence}: {'; '.join(words)}") if words else ""
+
+
+def _saw_a_split(record: DecisionRecord) -> bool:
+    """Whether there was a reading of the engine; without one the zeros of a record mean nothing."""
+    split = _said(record, "observation", "split")
+    return not isinstance(split, dict) or split.get("type", "split") == "split"
 
 
 def _said(record: DecisionRecord, part: str, name: str) -> Any:

@@ -167,3 +167,18 @@ def test_below_the_table_stands_why_in_more_than_a_word_where_the_record_says_it
     text = console.export_text()
     assert ("#7" in text) is (said is not None)
     assert said is None or " ".join(said.split()) in " ".join(text.split())
+
+
+@pytest.mark.parametrize("doubt", [{"type": "stale", "age_ms": 1000.0}, {"type": "missing"}, {"type": "nan"}])
+def test_what_a_round_without_its_engine_did_not_see_is_no_zero(doubt: dict[str, Any]) -> None:
+    record = DecisionRecord(
+        sequence=9, clock_ms=0.0, strategy="Static", layer="Hold", reason="EngineUnreachable", clips=[], from_emb_bytes=0,
+        target_emb_bytes=0, applied=False,
+        inputs={"observation": {"usable_bytes": 4 << 30, "split": doubt}, "round": {"message": "the engine does not answer"}},
+    )  # fmt: skip
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(_table("ranker-0", [record]))
+    text = console.export_text()
+    assert "the engine does not answer" in text
+    assert "points" not in text
+    assert "0.0" not in text
