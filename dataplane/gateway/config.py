@@ -271,8 +271,10 @@ def _authorities(config: GatewayConfig) -> str:
 
 
 def _tables(config: GatewayConfig) -> str:
+    # Hot users who come are set before those who go are taken off: for a moment there are twice as many. What finds no room is
+    # dropped without a word. An entry takes memory when it is set.
     return f"""backend {USER_TABLE}
-  stick-table type string len {USER_KEY_HEX_LENGTH} size {config.max_users} nopurge store gpt0 peers gr_peers
+  stick-table type string len {USER_KEY_HEX_LENGTH} size {2 * config.max_users} nopurge store gpt0 peers gr_peers
 
 backend {SLOT_TABLE}
   stick-table type integer size {2 * SLOTS} nopurge store gpt0 peers gr_peers

@@ -17,6 +17,7 @@ from dataplane.gateway.peer_push import decoded, definition, encoded, messages, 
 from dataplane.gateway.runtime_api import RuntimeApi, RuntimeUnavailable
 from dataplane.gateway.servers import server_id
 from dataplane.gateway.tables import UserCommands
+from dataplane.gateway.writing import PUSH_FROM
 
 KEYS = [user_key(POOL_KEY, f"hot{i}") for i in range(3000)]
 
@@ -143,6 +144,21 @@ async def test_one_that_listens_everywhere_is_called_here(address: str) -> None:
         with pytest.raises(RuntimeUnavailable):
             await push_users(address.format(port), [(KEYS[0], 1)], table=USER_TABLE, local_peer="local")
     assert called.is_set()
+
+
+@pytest.mark.parametrize("how_many", [PUSH_FROM - 56, 4 * PUSH_FROM], ids=["by commands", "pushed"])
+async def test_all_hot_users_may_change_at_once_however_many_there_may_be(make: Callable[..., Gateway], how_many: int) -> None:
+    """A table without room drops what is pushed without a word, and the agent would not know for a minute."""
+    gateway = make(max_users=how_many)
+    await gateway.toy("a")
+    await gateway.start_haproxy()
+    gateway.start_agent()
+    await gateway.offer(table(1, gateway.rows("a")))
+    for first in range(3):
+        users = {f"{first:x}{n:031x}": "uid-a" for n in range(how_many)}
+        gateway.agent.set_users(users)
+        await gateway.settle()
+        assert users.keys() <= (await users_held(gateway)).keys()
 
 
 async def test_one_that_never_confirms_is_given_up_in_time() -> None:
