@@ -62,6 +62,7 @@ class World:
         self.taken: dict[str, dict[str, Any]] = {}
         self.policy: Lookup[HBMPolicySpec] = NotFound(name="mine", namespace="team")
         self.model: ModelFound | None = None
+        self.named: ModelFound | None = None  # what the policy names, whether or not it may run
         self.generation = 0
         self.seconds = 0.0
         self.events: list[tuple[str, str]] = []
@@ -80,10 +81,10 @@ class World:
         self.policy = Found(spec=parsed, name="mine", namespace="team", generation=self.generation, source=PolicySource.POOL)
         name = parsed.learned.model
         ref = ModelRef(name=name, sha256=SHA[name], feature_spec="split-features-1") if name else None
-        self.model = ModelFound(ref=ref, namespace="team") if ref is not None else None
+        self.model = self.named = ModelFound(ref=ref, namespace="team") if ref is not None else None
 
     def delete_policy(self) -> None:
-        self.policy, self.model = NotFound(name="mine", namespace="team"), None
+        self.policy, self.model, self.named = NotFound(name="mine", namespace="team"), None, None
 
     def pause(self, paused: bool = True) -> None:
         self.pool["spec"]["paused"] = paused

@@ -71,6 +71,10 @@ def acts(world: WatchedWorld, what: tuple[str, Any]) -> None:
         world.lead_anew()
     elif word == "join":
         world.join()
+    elif word == "model":
+        world.model = world.named if more else None
+    elif word == "lose":
+        world.lost = {more}
     elif len(world.instances) > 1:
         world.leave(sorted(world.instances)[more % len(world.instances)])
     world.step()
@@ -80,7 +84,8 @@ HISTORY = st.lists(
     st.one_of(
         st.tuples(st.just("ask"), st.sampled_from(ASKED)),
         st.tuples(st.sampled_from(["delete", "lead", "join"]), st.none()),
-        st.tuples(st.just("pause"), st.booleans()),
+        st.tuples(st.sampled_from(["pause", "model"]), st.booleans()),
+        st.tuples(st.just("lose"), st.sampled_from([phase.value for phase in RolloutPhase])),
         st.tuples(st.just("turn"), st.sampled_from([1, 4, 20])),
         st.tuples(st.just("leave"), st.integers(0, 9)),
     ),
@@ -101,6 +106,7 @@ def test_through_any_history_permits_are_kept_and_a_brake_ends_it(history: list[
             check_condition(item["type"], item["status"], item["reason"])
         trying = world.phase in {phase.value for phase in TRYING}
         assert bool(world.canaries) == trying
+    world.lost = set()
     world.pause(False)
     world.ask(SAFE)
     world._write_intents()
