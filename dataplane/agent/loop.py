@@ -310,7 +310,7 @@ class Agent:
             known.predicted_p99_ms, known.goal_p99_ms = decision.predicted_p99_ms, decision.goal_p99_ms
             known.forecaster = forecaster
         moved = driven is not None and driven.moved
-        strategy = report.strategy_asked(self._intents.current)
+        strategy = report.strategy_of(intent)  # not of one that came while the decision was carried out
         # A dead engine must not wash the useful records out of the ring: silence is recorded when it begins.
         if isinstance(reading, Reading) or verdict.reason != before.reason:
             told = partial(report.record, reading, decision, verdict, driven, strategy=strategy)

@@ -13,7 +13,7 @@ from dataplane.agent.observe import NoReading, Reading
 from dataplane.agent.reasons import MESSAGES, Hold
 from dataplane.agent.window import Report
 from policies.allocation.recovery import Phase
-from policies.allocation.types import Decision, Enforcement, Layer, Reason
+from policies.allocation.types import AllocationIntent, Decision, Enforcement, Layer, Reason
 
 _DATA_FREEZES = frozenset({Reason.MISSING_DATA, Reason.STALE_DATA, Reason.NOT_A_NUMBER, Reason.SECOND_WRITER})
 _ORDERS = frozenset({Reason.NO_INTENT, Reason.PAUSED})
@@ -96,6 +96,11 @@ def frozen_verdict(reading: NoReading, *, after: str = "") -> Verdict:
 def strategy_asked(held: AcceptedIntent | None) -> str:
     """Return the strategy of the intent in force, or None as a word."""
     return held.spec.strategy if held is not None else "None"
+
+
+def strategy_of(decided_for: AllocationIntent | None) -> str:
+    """Return the same of the intent that a decision was made for."""
+    return decided_for.strategy.value if decided_for is not None else "None"
 
 
 def record(

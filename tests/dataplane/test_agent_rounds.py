@@ -5,7 +5,7 @@ import pytest
 from dataplane_fakes import GIB
 from dataplane_world import World
 
-from contract.engine import SplitStatus
+from contract.engine import SplitAnswer, SplitRequest, SplitStatus
 from policies.allocation.strategy import decide
 from policies.allocation.types import DecisionInputs
 
@@ -269,3 +269,23 @@ async def test_refill_never_exceeds_its_cap_also_when_the_cap_falls_without_a_mo
     await world.rounds(3)
     assert len(world.engine.puts) == asked
     assert not world.frozen
+
+
+async def test_a_record_names_the_strategy_that_decided_though_another_was_ordered_meanwhile() -> None:
+    world = World()
+    world.static(50)
+    await world.rounds(3)
+    world.static(40)
+    put = world.engine.put_split
+
+    async def ordered_meanwhile(request: SplitRequest) -> SplitAnswer:
+        world.engine.put_split = put  # type: ignore[method-assign] # only the first write is overtaken
+        world.intend(strategy="HillClimb")
+        return await put(request)
+
+    world.engine.put_split = ordered_meanwhile  # type: ignore[method-assign] # a write during which an order comes
+    await world.rounds()
+    record = world.agent.decisions.after(0).decisions[-1]
+    assert (record.strategy, record.reason, record.applied) == ("Static", "StaticTarget", True)
+    await world.rounds()
+    assert world.agent.decisions.after(0).decisions[-1].strategy == "HillClimb"
