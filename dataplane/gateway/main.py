@@ -267,7 +267,8 @@ def _peer(text: str) -> tuple[str, str]:
 
 
 def _free_port(host: str) -> int:
-    with socket.socket() as probe:
+    host = host.strip("[]").removeprefix("*")
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
 

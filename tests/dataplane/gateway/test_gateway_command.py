@@ -13,7 +13,8 @@ from gateway_toy import Toy
 from gateway_world import POOL_KEY, Caller, free_port, owner_in, row, table, until
 
 from contract.keys import user_key
-from dataplane.gateway.main import main
+from dataplane.gateway.config import validate
+from dataplane.gateway.main import _config, _parser, main
 from dataplane.gateway.runtime_api import RuntimeApi, process_of
 from testbed.debian import Tree
 
@@ -154,3 +155,12 @@ def test_a_flag_that_cannot_be_used_is_named(
     defaults = ["--table", "x", "--pool-key", str(pool_key), "--directory", str(short_folder)]
     assert main([*defaults, *arguments]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("host", ["", "*", "127.0.0.1", "0.0.0.0", "[::1]", "[::]"])
+def test_a_free_port_is_found_for_each_form_of_an_address(host: str, pool_key: Path, short_folder: Path) -> None:
+    options = ["--table", "x", "--pool-key", str(pool_key), "--directory", str(short_folder), "--bind", f"{host}:0"]
+    config = _config(_parser().parse_args(options))
+    validate(config)
+    given, _, port = config.bind.rpartition(":")
+    assert (given, int(port) > 0) == (host, True)
