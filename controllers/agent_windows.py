@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,8 +21,8 @@ WINDOW_SECONDS = 10.0
 KEPT = 96
 FEWEST_REQUESTS = 20.0
 """A window with fewer requests says nothing about a P99."""
-_COLUMNS = 5  # second, log P99, bad percent, requests per second, who is in charge
-_SECOND, _P99, _BAD, _RATE, _CHARGE = range(_COLUMNS)
+_COLUMNS = 6  # second, log P99, bad percent, requests per second, who is in charge, generation of the intent
+_SECOND, _P99, _BAD, _RATE, _CHARGE, _GENERATION = range(_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,15 +78,27 @@ class AgentWindows:
             100.0 - good if enough and good is not None else math.nan,
             rate if rate is not None else math.nan,
             _number_of(charge_in_force(status)),
+            status.generation if status.uid == uid else 0,
         )
 
-    def grid(self, uids: Sequence[str], *, first: int, last: int, charge: str | None = None) -> Grid:
+    def grid(
+        self,
+        uids: Sequence[str],
+        *,
+        first: int,
+        last: int,
+        charge: str | None = None,
+        generations: Mapping[str, int] | None = None,
+    ) -> Grid:
         """The figures of the windows `first` to `last`, both included.
 
         Parameters
         ----------
         charge
             Only windows in which this one was in charge; None: whoever was.
+        generations
+            Only windows in which the agent held an intent of this generation or a later one, none of those that are not named
+            here; None: whatever it held.
         """
         shape = (len(uids), max(0, last - first + 1))
         figures = [np.full(shape, np.nan) for _ in range(3)]
@@ -99,6 +111,8 @@ class AgentWindows:
             wanted = (places >= 0) & (places < shape[1])
             if number is not None:
                 wanted &= ring[:, _CHARGE] == number
+            if generations is not None:
+                wanted &= ring[:, _GENERATION] >= generations.get(uid, math.inf)
             at = places[wanted].astype(np.intp)
             for figure, column in zip(figures, (_P99, _BAD, _RATE), strict=True):
                 figure[row, at] = ring[wanted, column]

@@ -34,8 +34,7 @@ from policies.rollout.verdict import FEWEST_BEFORE, Evidence, Tolerance, Verdict
 
 LOOK_SECONDS = WINDOW_SECONDS
 """How often a rollout that goes on is looked at."""
-_NOT_TAKEN = frozenset({"AgentTaken", "IntentNotAccepted", "Pending"})
-"""Reasons of PolicyHealthy of an instance whose agent has another intent than the one that stands in it."""
+_NO_INTENT: Mapping[str, Any] = {}
 _NOBODY_TRIES: Mapping[str, Any] = {"since": None, "canaries": (), "controls": (), "canary_percent": None, "noise": None}
 
 
@@ -206,8 +205,7 @@ def _try(view: PoolView, stands: PoolRollout, wanted: Mapping[str, Any], trial: 
     if stands.since is None:
         stands = stands.model_copy(update={"since": now})  # after a pause
     soaked = trial.soaked_seconds(stands, now=now, now_s=now_s)
-    deaf = frozenset(uid_of(each) for each, _ in view.instances if _has_not_taken_its_intent(each))
-    evidence = trial.compare(stands, uids, deaf=deaf, charge=words.charge_word(wanted), now=now, now_s=now_s)
+    evidence = trial.compare(stands, uids, charge=words.charge_word(wanted), told=_told(view, stands), now=now, now_s=now_s)
     verdict = judge(evidence, Tolerance(p99_percent=asked.rollback_p99_percent, allowed_bad_percent=100.0 - good))
     soak = Soak(seconds=soaked, wanted_seconds=asked.soak_seconds, alone=evidence.alone)
     phase = RolloutPhase(next_phase(Phase(stands.phase), soak=soak, verdict=verdict, measured=True))
@@ -283,10 +281,14 @@ def _is_well(instance: Object) -> bool:
     return bool(agent.get("reachable")) and healthy.get("status") == "True"
 
 
-def _has_not_taken_its_intent(instance: Object) -> bool:
-    """Whether its agent answers and goes on with what it had before: it has yet to take the change, or refuses to."""
-    healthy = find_condition(conditions_of(instance), "PolicyHealthy") or {}
-    return healthy.get("reason") in _NOT_TAKEN
+def _told(view: PoolView, stands: PoolRollout) -> dict[str, int]:
+    """The canaries whose intent says the change by now, and its generation."""
+    canaries = {member.uid for member in stands.canaries}
+    return {
+        uid_of(each): instance.metadata.generation
+        for each, instance in view.instances
+        if uid_of(each) in canaries and revision_of(each["spec"].get("intent") or _NO_INTENT) == stands.revision
+    }
 
 
 def _standing(view: PoolView) -> Condition | None:

@@ -8,7 +8,7 @@ never moves figures from one side of the change to the other.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -56,6 +56,7 @@ class _Run:
     seconds_before: float
     next_window: int
     alone: bool
+    told: dict[str, int] = field(default_factory=dict)
     p99: list[float] = field(default_factory=list)
     bad: list[float] = field(default_factory=list)
     load: list[float] = field(default_factory=list)
@@ -133,9 +134,9 @@ class Trial:
         uids: frozenset[str],
         *,
         charge: str,
+        told: Mapping[str, int],
         now: datetime,
         now_s: float,
-        deaf: frozenset[str] = frozenset(),
     ) -> Evidence:
         """Take in the windows that have passed, and say what the comparison comes to.
 
@@ -145,8 +146,9 @@ class Trial:
             Instances that are still there.
         charge
             Who has to be in charge at a canary for its window to count, as `charge_in_force` says it.
-        deaf
-            Instances that have not taken the change; as canaries they prove nothing, whoever is in charge there.
+        told
+            Instances whose intent says the change, with its generation. A canary whose agent holds an older one proves nothing,
+            whoever is in charge there.
         """
         canaries, controls = (
             [member for member in group if member.uid in uids and member.p99_ms is not None]
@@ -157,7 +159,9 @@ class Trial:
             run.alone, run.p99, run.bad, run.load = not controls, [], [], []
         if noise is None or not canaries:
             return Evidence(alone=run.alone)
-        self._take_in(run, canaries, controls, deaf=deaf, charge=charge, last=window_of(now_s) - PASSED)
+        for uid, generation in told.items():
+            run.told.setdefault(uid, generation)
+        self._take_in(run, canaries, controls, charge=charge, last=window_of(now_s) - PASSED)
         of_p99 = Noise(windows=noise.windows, sd=float(noise.p99_sd), rho=float(noise.p99_rho))
         of_bad = Noise(windows=noise.windows, sd=float(noise.bad_sd), rho=float(noise.bad_rho))
         load = [value for value in run.load if math.isfinite(value)]
@@ -192,17 +196,14 @@ class Trial:
         canaries: list[RolloutMember],
         controls: list[RolloutMember],
         *,
-        deaf: frozenset[str],
         charge: str,
         last: int,
     ) -> None:
         if last < run.next_window:
             return
         first, run.next_window = run.next_window, last + 1
-        trying = self._windows.grid([member.uid for member in canaries], first=first, last=last, charge=charge)
-        idle = [member.uid in deaf for member in canaries]
-        for figures in (trying.log_p99, trying.bad_percent, trying.per_second):
-            figures[idle] = math.nan
+        uids = [member.uid for member in canaries]
+        trying = self._windows.grid(uids, first=first, last=last, charge=charge, generations=run.told)
         waiting = self._windows.grid([member.uid for member in controls], first=first, last=last)
         p99 = group_series(trying.log_p99 - _log_p99(canaries), waiting.log_p99 - _log_p99(controls))
         bad = group_series(trying.bad_percent - _bad(canaries), waiting.bad_percent - _bad(controls))

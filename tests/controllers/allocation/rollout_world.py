@@ -59,7 +59,7 @@ class World:
         self.pool = pool_object()
         self.instances: dict[str, dict[str, Any]] = {}
         self.levels: dict[str, float] = {}
-        self.taken: dict[str, dict[str, Any]] = {}
+        self.taken: dict[str, tuple[dict[str, Any], int]] = {}
         self.policy: Lookup[HBMPolicySpec] = NotFound(name="mine", namespace="team")
         self.model: ModelFound | None = None
         self.named: ModelFound | None = None  # what the policy names, whether or not it may run
@@ -139,14 +139,14 @@ class World:
         intent = instance["spec"].get("intent")
         if intent is None:
             return
-        if name in self.deaf:
-            intent = self.taken[name]
-        self.taken[name] = intent
+        if name not in self.deaf:
+            self.taken[name] = (intent, instance["metadata"]["generation"])
+        intent, generation = self.taken[name]
         model = (intent.get("modelRef") or {}).get("sha256")
         p99 = 40.0 * self.levels[name] * common * self.factor(intent) * math.exp(self.rng.gauss(0.0, self.noise))
         status = agent_status(
             uid=f"uid-{name}",
-            generation=instance["metadata"]["generation"],
+            generation=generation,
             strategy_in_force=intent["strategy"],
             model_in_force=model,
             p99_ms=p99,
@@ -154,11 +154,10 @@ class World:
             requests_per_second=0.5 if name in self.quiet else self.requests_per_second,
         )
         self.book.note(f"uid-{name}", status, now_s=self.seconds + self.rng.uniform(0.0, 1.0))
-        healthy = ("False", "IntentNotAccepted") if name in self.deaf else ("True", "StrategyActive")
         instance["status"] = {
             "agent": {"reachable": True},
             "conditions": [
-                condition_item("PolicyHealthy", *healthy, generation=instance["metadata"]["generation"]),
+                condition_item("PolicyHealthy", "True", "StrategyActive", generation=instance["metadata"]["generation"]),
                 condition_item("SplitSettled", "True", "Settled", generation=instance["metadata"]["generation"]),
             ],
         }
