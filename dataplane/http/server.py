@@ -132,6 +132,7 @@ class _Connection(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._ahead = 0
         self._lingering = False
+        self._stuffed = False  # an answer waits until the caller takes it
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
@@ -157,15 +158,33 @@ class _Connection(asyncio.Protocol):
         idle = next((each for each in self._connections if each._request is None and each._task is None), None)
         if idle is not None:
             del self._connections[idle]
-            idle.close()
+            idle._leave()
         return idle is not None
 
     def close(self) -> None:
-        """Hang up."""
+        """Hang up, once the caller has taken what it was answered; it has as long for that as for a request."""
         if self._transport is not None:
+            unsent = self._transport.get_write_buffer_size()
             self._transport.close()
+            if unsent:
+                self._expect(REQUEST_SECONDS, self._transport.abort)
         if self._task is not None:
             self._task.cancel()
+
+    def _leave(self) -> None:
+        """Hang up on a caller that had its time; what it has not taken is dropped."""
+        if self._transport is not None and self._transport.get_write_buffer_size():
+            self._transport.abort()
+        self.close()
+
+    def pause_writing(self) -> None:
+        """Answer nothing more until the caller has taken what it asked for: answers are large, and requests are small."""
+        self._stuffed = True
+
+    def resume_writing(self) -> None:
+        self._stuffed = False
+        if self._transport is not None and not self._transport.is_closing() and not self._lingering and self._task is None:
+            self._go_on()
 
     def data_received(self, data: bytes) -> None:
         if self._lingering:
@@ -174,7 +193,7 @@ class _Connection(asyncio.Protocol):
                 self.close()
             return
         self._http.receive_data(data)
-        if self._task is not None:  # the next request, while this one is answered
+        if self._task is not None or self._stuffed:  # the next request, while this one is answered
             self._ahead += len(data)
             if self._ahead > MAX_AHEAD_BYTES:
                 self.close()
@@ -184,16 +203,17 @@ class _Connection(asyncio.Protocol):
     def eof_received(self) -> None:
         """Whoever goes away wants no answer any more: the connection is closed, and its task cancelled with it."""
 
-    def _expect(self, seconds: float | None) -> None:
+    def _expect(self, seconds: float | None, otherwise: Callable[[], object] | None = None) -> None:
         """Hang up after so long, unless something else is said before."""
         if self._deadline is not None:
             self._deadline.cancel()
-        self._deadline = asyncio.get_running_loop().call_later(seconds, self.close) if seconds is not None else None
+        later = asyncio.get_running_loop().call_later
+        self._deadline = later(seconds, otherwise or self._leave) if seconds is not None else None
 
     def _go_on(self) -> None:
         """Take in what has come, up to the end of one request."""
         try:
-            while self._task is None:
+            while self._task is None and not self._stuffed:
                 event = self._http.next_event()
                 if isinstance(event, h11.Request):
                     self._expect(REQUEST_SECONDS)

@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +24,8 @@ class Face:
     def route(self, method: str, path: str) -> Handler | Answer:
         if path == "/wait":
             return Handler(self.wait)
+        if path == "/large":
+            return Handler(self.large)
         if path == "/bad":
             return Handler(self.bad)
         if path in ("/x", "/early"):
@@ -33,6 +36,10 @@ class Face:
     async def echo(self, request: Request) -> Answer:
         self.answered += 1
         return Answer(413, b"too much") if request.body is None else Answer(200, request.body + request.query.encode())
+
+    async def large(self, _: Request) -> Answer:
+        self.answered += 1
+        return Answer(200, LARGE)
 
     async def bad(self, _: Request) -> Answer:
         raise RuntimeError("a fault")
@@ -69,6 +76,7 @@ async def say(folder: Path, *parts: bytes, wait: bool = True) -> bytes:
         writer.close()
 
 
+LARGE = b"l" * (1 << 20)
 GET = b"GET /x?q HTTP/1.1\r\nhost: a\r\n\r\n"
 
 
@@ -138,6 +146,73 @@ async def test_nobody_sends_ahead_without_end_while_an_answer_is_waited_for(face
             break
         await asyncio.sleep(0.01)
     assert face.cancelled == 1
+
+
+GET_LARGE = b"GET /large HTTP/1.1\r\nhost: a\r\n\r\n"
+
+
+@pytest.mark.parametrize("factory", [asyncio.SelectorEventLoop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_who_takes_no_answers_gets_no_more_of_them_until_it_does(
+    factory: Callable[[], asyncio.AbstractEventLoop], tmp_path: Path
+) -> None:
+    """Requests are small and answers are large: a few kilobytes of requests would fill the memory."""
+
+    async def scenario() -> None:
+        face, asked = Face(), 40
+        async with serving(face.route, f"unix:{tmp_path}/s"):
+            reader, writer = await asyncio.open_unix_connection(tmp_path / "s", limit=4096)
+            writer.write(GET_LARGE * asked)
+            await asyncio.sleep(0.1)
+            assert face.answered <= 2
+            for _ in range(asked):
+                head = await reader.readuntil(b"\r\n\r\n")
+                assert head.startswith(b"HTTP/1.1 200")
+                assert await reader.readexactly(len(LARGE)) == LARGE
+            assert face.answered == asked
+            writer.close()
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(asyncio.wait_for(scenario(), 20.0))
+
+
+@pytest.mark.parametrize("how", ["idle for long", "no room", "too much ahead", "the end"])
+@pytest.mark.parametrize("factory", [asyncio.SelectorEventLoop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_who_never_takes_its_answer_is_hung_up_on(
+    factory: Callable[[], asyncio.AbstractEventLoop], how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if how == "idle for long":
+        monkeypatch.setattr(http_server, "IDLE_SECONDS", 0.05)
+    if how == "no room":
+        monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 1)
+    monkeypatch.setattr(http_server, "REQUEST_SECONDS", 0.05 if how in ("too much ahead", "the end") else 30.0)
+    more = b"GET /large HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n" if how == "the end" else GET_LARGE
+
+    async def scenario() -> None:
+        lost = asyncio.Event()
+        monkeypatch.setattr(http_server._Connection, "connection_lost", _told(lost))
+        async with serving(Face().route, f"unix:{tmp_path}/s"):
+            _, writer = await asyncio.open_unix_connection(tmp_path / "s", limit=4096)
+            writer.write(more)
+            await asyncio.sleep(0.02)
+            if how == "too much ahead":
+                writer.write(b"x" * (2 * http_server.MAX_AHEAD_BYTES))
+            others = [await asyncio.open_unix_connection(tmp_path / "s")] if how == "no room" else []
+            await lost.wait()
+            for _, each in (*others, (None, writer)):
+                each.transport.abort()
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(asyncio.wait_for(scenario(), 10.0))
+
+
+def _told(event: asyncio.Event) -> Callable[[http_server._Connection, Exception | None], None]:
+    before = http_server._Connection.connection_lost
+
+    def connection_lost(self: http_server._Connection, error: Exception | None) -> None:
+        event.set()
+        before(self, error)
+
+    return connection_lost
 
 
 async def test_silent_callers_are_hung_up_on_and_too_many_are_turned_away(
