@@ -44,11 +44,18 @@ class HostBook:
         self._timeout_s = timeout_s
         self._known: dict[str, str] = dict(known or {})
         self._failing: set[str] = set()
+        self._turns = 0
 
     async def refresh(self, hosts: Collection[str]) -> Mapping[str, str]:
-        """Look all names up again and return the addresses that are known; names that are not asked for are forgotten."""
-        found = await asyncio.gather(*(self._one(host) for host in sorted(hosts)))
-        self._known = {host: address for host, address in zip(sorted(hosts), found, strict=True) if address is not None}
+        """Look all names up again and return the addresses that are known; names that are not asked for are forgotten.
+
+        Where there are more names than look-ups in the time, others come first each time.
+        """
+        names = sorted(hosts)
+        begin, self._turns = self._turns * (len(names) // 2 + 1) % max(1, len(names)), self._turns + 1
+        names = [*names[begin:], *names[:begin]]
+        found = await asyncio.gather(*(self._one(host) for host in names))
+        self._known = {host: address for host, address in zip(names, found, strict=True) if address is not None}
         self._failing &= set(hosts)
         return self._known
 

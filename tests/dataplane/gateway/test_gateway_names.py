@@ -138,6 +138,21 @@ async def test_a_name_server_that_is_away_or_shuffles_its_answers_moves_nobody()
     assert await book.refresh({"b"}) == {}
 
 
+async def test_names_that_nobody_answers_for_keep_the_others_from_being_found_no_longer_than_a_round() -> None:
+    """As many as there are look-ups at once, and first by the alphabet: a name server that is away lets each wait to the end."""
+    turns, names = asyncio.Semaphore(8), {*(f"a{n}" for n in range(8)), "b", "c"}
+
+    async def lookup(host: str) -> Sequence[str]:
+        async with turns:
+            if host.startswith("a"):
+                await asyncio.Event().wait()
+            return ["10.0.0.1"]
+
+    book = HostBook(lookup, on_problem=lambda _: None, timeout_s=0.02)
+    found = [await book.refresh(names) for _ in range(2)]
+    assert found[-1] == {"b": "10.0.0.1", "c": "10.0.0.1"}
+
+
 async def test_an_address_with_a_zone_is_none_and_of_those_beside_it_one_is_taken() -> None:
     names = Names()
     book = HostBook(names, on_problem=print)
