@@ -107,7 +107,10 @@ class Agents:
             return None
         except ProtocolViolation as error:
             self._count("intent", "garbled")
-            self._note(record, Garbled(why=str(error)), POLL_SECONDS)
+            if isinstance(record.sighting, Answered):  # its status is to be believed as before, and asked for in its own time
+                self._note(record, record.sighting, POLL_SECONDS)
+            else:
+                self._note(record, Garbled(why=str(error)), POLL_SECONDS)
             return None
         self._count("intent", answer.status.value)
         record.next_s = self._clock.monotonic()

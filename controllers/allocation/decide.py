@@ -18,7 +18,7 @@ from controllers.allocation.observe import Observation
 from controllers.allocation.report import status_of
 from controllers.allocation.rollout import permitted_intent
 from controllers.allocation.sightings import Answered, Silent
-from controllers.allocation.verdicts import holds_intent, proving_failures
+from controllers.allocation.verdicts import holds_intent, proving_failures, takes_no_intent
 from controllers.announce import Announcement, announcements, moved_on
 from controllers.pace import wait_before_write
 from controllers.runtime.conditions import conditions_of, find_condition, standing_items
@@ -81,7 +81,7 @@ def _choose(seen: Observation, now: datetime) -> Plan:
     if wanted is not None and wanted != seen.stored_intent:
         return Plan(intent=wanted)  # the write brings us back with the new generation
     push = _push(seen)
-    if push is not None and seen.push_age_s is None:
+    if push is not None and seen.push_age_s is None and not takes_no_intent(seen):
         return Plan(push=push)  # the agent's answer is worth more than what it said before
     if isinstance(seen.sighting, Silent) and seen.sighting.failures < proving_failures(seen):
         return Plan()  # a missed call or two prove nothing; they are repeated soon

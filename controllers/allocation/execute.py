@@ -49,7 +49,8 @@ async def execute(
         await _write_status(seen.stored, plan, ctx)
         memory.wrote(key, now_s=ctx.clock.monotonic())
     if plan.push is not None:
-        memory.pushed(key, await _push(seen, plan.push, agents, signing_key, ctx))
+        answered = await _push(seen, plan.push, agents, signing_key, ctx)
+        memory.pushed(key, answered, generation=plan.push.generation)
     elif seen.push_age_s is not None and seen.push_age_s < FOLLOW_UP_SECONDS:
         agents.hurry(seen.instance.metadata.uid, seconds=FOLLOW_UP_SECONDS)
     if plan.push_model is not None:

@@ -57,6 +57,7 @@ class ModelPushed:
 class _Entry:
     uids: set[str] = field(default_factory=set)
     pushed: Pushed | None = None
+    unanswered: tuple[int, int] = (0, 0)  # generation, and how often it was offered without an answer
     model: ModelPushed | None = None
 
 
@@ -82,11 +83,20 @@ class Memory:
         if uid not in entry.uids:
             entry.uids.add(uid)
             entry.pushed = entry.model = None
+            entry.unanswered = (0, 0)
 
-    def pushed(self, key: Key, what: Pushed | None) -> None:
-        """An intent was handed over; None when the agent did not answer."""
+    def pushed(self, key: Key, what: Pushed | None, *, generation: int) -> None:
+        """An intent of this generation was handed over; None when the agent did not answer."""
+        entry = self._entries.setdefault(key, _Entry())
         if what is not None:
-            self._entries.setdefault(key, _Entry()).pushed = what
+            entry.pushed, entry.unanswered = what, (0, 0)
+        else:
+            entry.unanswered = (generation, self.unanswered(key, generation=generation) + 1)
+
+    def unanswered(self, key: Key, *, generation: int) -> int:
+        """How often in a row the intent of this generation was offered without an answer."""
+        entry = self._entries.get(key)
+        return entry.unanswered[1] if entry is not None and entry.unanswered[0] == generation else 0
 
     def last_model(self, key: Key) -> ModelPushed | None:
         """The last bytes of a model handed over."""

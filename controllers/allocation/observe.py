@@ -52,6 +52,8 @@ class Observation:
         Seconds since that was first tried in vain.
     push_age_s
         Seconds since the intent of the present generation was handed over last; None if it was not.
+    unanswered
+        How often in a row the intent of the present generation was offered without an answer.
     write_ages_s
         Seconds since the last status writes, newest first.
     still_routed
@@ -70,6 +72,7 @@ class Observation:
     model_push_age_s: float | None = None
     model_wait_s: float = 0.0
     push_age_s: float | None = None
+    unanswered: int = 0
     write_ages_s: tuple[float, ...] = ()
     still_routed: bool = False
 
@@ -140,6 +143,7 @@ async def observe(ctx: Context, key: Key, agents: Agents, memory: Memory, parsed
         model_push_age_s=now_s - given.at_s if given is not None else None,
         model_wait_s=now_s - given.since_s if given is not None else 0.0,
         push_age_s=now_s - pushed.at_s if pushed is not None else None,
+        unanswered=memory.unanswered(key, generation=instance.metadata.generation),
         write_ages_s=memory.write_ages_s(key, now_s=now_s),
         still_routed=instance.spec.drain is not None and _still_routed(store, stored),
     )

@@ -13,6 +13,8 @@ from crds.instance import PolicySource
 
 MODEL_SECONDS = 30.0
 """How long an agent may lack a model that it is told to run before that counts as trouble."""
+PROVING_OFFERS = 3
+"""How often in a row an intent must have been offered without an answer before that is said."""
 _DATA_REASONS = frozenset(
     {
         "NotANumber",
@@ -80,6 +82,9 @@ def _trouble_with_the_agent(seen: Observation) -> Condition | None:
         return _policy("Unknown", "Pending", f"the agent at {url} has not answered yet")
     if isinstance(seen.sighting, Silent):
         return _policy("Unknown", "AgentUnreachable", f"the agent at {url} does not answer; it keeps the intent that it has")
+    if takes_no_intent(seen):
+        why = "it tells its status and does not answer to the intent; look for what lies between it and the operator"
+        return _policy("False", "IntentNotAccepted", f"the agent at {url}: {why}")
     if isinstance(seen.sighting, Garbled):
         return _policy("False", "AgentMisbehaves", f"the agent at {url}: {seen.sighting.why}")
     if seen.holder is not None:
@@ -159,6 +164,13 @@ def _healthy(seen: Observation) -> Condition:
 def proving_failures(seen: Observation) -> int:
     """How many calls in a row an agent must miss to count as unreachable: two, or four while it has never answered."""
     return 2 if seen.instance.status.agent is not None else 4
+
+
+def takes_no_intent(seen: Observation) -> bool:
+    """Whether the agent is heard and has left the present intent without an answer again and again: it follows an older one."""
+    if isinstance(seen.sighting, Answered) and holds_intent(seen, seen.sighting.status):
+        return False  # the answer was lost, the intent was not
+    return seen.unanswered >= PROVING_OFFERS
 
 
 def holds_intent(seen: Observation, status: AgentStatus) -> bool:

@@ -123,6 +123,16 @@ async def test_an_intent_that_meets_silence_or_nonsense_gives_no_answer_and_chan
     assert await agents.look("u", "http://a") == Garbled(why="no JSON")
 
 
+async def test_nonsense_in_answer_to_an_intent_makes_no_nonsense_of_the_status_before() -> None:
+    agents, agent, _ = build()
+    before = await agents.look("u", "http://a")
+    agent.trouble = ProtocolViolation("PUT /intent: status 405 is none of an agent")
+    assert await agents.push("u", "http://a", INTENT) is None
+    assert await agents.look("u", "http://a") is before
+    assert agent.asked == 1
+    assert agents.seconds_to_next("u") > 5.0, "and it is not offered again and again"
+
+
 async def test_another_address_is_another_agent_and_a_new_term_trusts_no_old_sighting() -> None:
     agents, agent, _ = build()
     await agents.look("u", "http://a")
