@@ -72,7 +72,8 @@ POLICY: tuple[ConditionSpec, ...] = (
             Reason(
                 "IntentNotAccepted",
                 _F,
-                "The agent refused the intent (forged, expired or unreadable), or it cannot be signed; the one before holds.",
+                "The agent refused the intent (forged, expired or unreadable) or leaves it without an answer, or it cannot be "
+                "signed; the one before holds.",
                 "Check that the agent has the public key of this operator, the clocks of both, their versions; or the Secret.",
             ),
             Reason(
