@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 
 import msgspec
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from contract.keys import SLOTS, slot_of
 from contract.table import TableLimits
 from dataplane.picker.fleet import Endpoint, Fleet
-from policies.routing.bound import caps, first_below
+from policies.routing.bound import SLACK, caps, first_below
 from policies.routing.types import LoadBound
 
 
@@ -117,6 +118,8 @@ class Chooser:
                 usual = (head, *(each for each in usual if each is not head))[: self.limits.endpoints]
             if usual and usual[0].in_flight < (self._room if named is not None else self._quiet):
                 return usual
+            if usual and named is None and not self.limits.most_in_flight:
+                return self._spread(slot, usual, hot)
         return self._carefully(slot, named, hot, subset)
 
     def reason(self, chosen: Endpoint, user_key: str, echo: str) -> str:
@@ -129,6 +132,18 @@ class Chooser:
             return "hot"
         usual = self.fleet.first(slot_of(user_key))
         return "slot" if usual and usual[0] is chosen else "spread"
+
+    def _spread(self, slot: int, usual: Sequence[Endpoint], hot: Endpoint | None) -> Sequence[Endpoint]:
+        """Choose as `_carefully` does where all are allowed: mostly the first is within its bound, and no other is looked at."""
+        fleet, bound = self.fleet, self.limits.bound
+        if bound.percent <= 0 or usual[0].in_flight + 1 <= bound.floor:
+            return usual
+        load = sum([each.in_flight for each in fleet.placed])
+        share = bound.percent / 100.0 * load / fleet.total_weight if fleet.total_weight > 0.0 else 0.0
+        for each in chain((hot,) if hot is not None else (), fleet.in_order(slot), fleet.idle):
+            if each.weight > 0.0 and each.in_flight + 1 <= max(share * each.weight, bound.floor) + SLACK:
+                return usual if each is usual[0] else (each, *(other for other in usual if other is not each))[: len(usual)]
+        return usual
 
     def _carefully(
         self, slot: int, named: Endpoint | None, hot: Endpoint | None, subset: Collection[str] | None

@@ -67,6 +67,8 @@ class Fleet:
     ----------
     refused
         Names of rows that cannot be an endpoint, and why.
+    idle, placed, total_weight
+        Those that serve and own no slot yet; all that a request may go to without naming them, and the sum of their weights.
 
     Raises
     ------
@@ -93,6 +95,8 @@ class Fleet:
         self.members = tuple(self.by_uid.values())
         self.by_name = {each.name: each for each in self.members}
         self.idle = tuple(self.by_uid[pick.uid] for pick in self._view.idle if pick.uid in self.by_uid)
+        self.placed = (*self.in_order(0), *self.idle)
+        self.total_weight = sum(each.weight for each in self.placed)
         self.by_address = {each.address: each for each in self.members}
 
     @property

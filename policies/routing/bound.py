@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from policies.routing.score import NOBODY, Wishes
 from policies.routing.types import LoadBound
 
-_SLACK = 1e-9  # sums of floats in another order
+SLACK = 1e-9
+"""Sums of floats in another order differ by so much."""
 
 
 def caps(load: NDArray[np.float64], weight: NDArray[np.float64], bound: LoadBound) -> NDArray[np.float64]:
@@ -37,7 +38,7 @@ def caps(load: NDArray[np.float64], weight: NDArray[np.float64], bound: LoadBoun
 
 def first_below(order: Iterable[int], load: NDArray[np.float64], cap: NDArray[np.float64], *, more: float = 1.0) -> int:
     """Return the first instance of an order that stays within its cap with `more` load, NOBODY where there is none."""
-    return next((at for at in order if load[at] + more <= cap[at] + _SLACK), NOBODY)
+    return next((at for at in order if load[at] + more <= cap[at] + SLACK), NOBODY)
 
 
 def admit(
@@ -76,7 +77,7 @@ def admit(
     asking = np.flatnonzero(wishes.choices[:, 0] != NOBODY)
     urgency = wishes.saved_ms[asking, 0] + margin_ms * wishes.kept[asking]
     asking = asking[np.lexsort((~wishes.kept[asking], -urgency))]
-    now, limit, left = load.tolist(), (cap + _SLACK).tolist(), most
+    now, limit, left = load.tolist(), (cap + SLACK).tolist(), most
     columns = (asking.tolist(), wishes.choices[asking].tolist(), home[asking].tolist(), brings[asking].tolist())
     for user, choices, at_home, more in zip(*columns, strict=True):
         if left <= 0:
