@@ -111,6 +111,10 @@ class Memory:
             what = replace(what, since_s=last.since_s)
         entry.model = what
 
+    def forget_model(self, key: Key) -> None:
+        """The intent names these bytes no more."""
+        self._entries.setdefault(key, _Entry()).model = None
+
     def wrote(self, key: Key, *, now_s: float) -> None:
         """The status was written."""
         self._writes.note(key, now_s=now_s)

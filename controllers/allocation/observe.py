@@ -124,6 +124,7 @@ async def observe(ctx: Context, key: Key, agents: Agents, memory: Memory, parsed
     given = memory.last_model(key)
     ref = instance.spec.intent.model_ref if instance.spec.intent is not None else None
     if given is not None and (ref is None or given.sha256 != ref.sha256):
+        memory.forget_model(key)  # what became of it then says nothing of the day on which it is named again
         given = None
     sighting = await _look(agents, instance)
     holder = _holder(store, agents, instance, sighting)

@@ -15,6 +15,7 @@ from contract.errors import ProtocolViolation, Unreachable
 from controllers.agent_book import AgentBook
 from controllers.allocation.agents import AgentPort, Agents
 from controllers.allocation.controller import AllocationLoop
+from controllers.allocation.memory import ModelPushed
 from controllers.allocation.observe import BY_UID, uid_index
 from controllers.model_bytes import ModelBytes
 from controllers.parsed import ParsedObjects
@@ -159,3 +160,12 @@ async def test_one_answer_that_is_lost_is_no_trouble() -> None:
         await world.looks(1)
         assert world.healthy[0] == "True"
     assert world.healthy == ("True", "PausedByUser")
+
+
+async def test_a_refused_model_that_no_intent_names_any_more_begins_anew_when_one_names_it_again() -> None:
+    world = World()
+    await world.looks(1)
+    refused = ModelPushed(sha256="a" * 64, at_s=1.0, since_s=1.0, taken=False, refusal="NotWanted: the intent names another")
+    world.loop._memory.pushed_model(WHERE, refused)
+    await world.looks(1)
+    assert world.loop._memory.last_model(WHERE) is None
