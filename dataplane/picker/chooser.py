@@ -116,10 +116,11 @@ class Chooser:
             head = named or hot
             if head is not None:
                 usual = (head, *(each for each in usual if each is not head))[: self.limits.endpoints]
-            if usual and usual[0].in_flight < (self._room if named is not None else self._quiet):
-                return usual
-            if usual and named is None and not self.limits.most_in_flight:
-                return self._spread(slot, usual, hot)
+            if usual:
+                if usual[0].in_flight >= self._quiet and named is None:
+                    usual = self._spread(slot, usual, hot)
+                if not self.limits.most_in_flight or all(each.in_flight < self._room for each in usual):
+                    return usual
         return self._carefully(slot, named, hot, subset)
 
     def reason(self, chosen: Endpoint, user_key: str, echo: str) -> str:

@@ -135,15 +135,17 @@ def test_the_first_named_is_within_the_bound_whenever_anybody_is(loads: list[int
     hot=st.integers(0, 7),
     floor=st.sampled_from([0, 2, 8]),
     endpoints=st.integers(1, 4),
+    most=st.sampled_from([0, 5, 20]),
 )
 def test_the_quick_way_chooses_as_the_long_one_does(
-    members: list[tuple[InstanceState, int, int]], owners: list[int], hot: int, floor: int, endpoints: int
+    members: list[tuple[InstanceState, int, int]], owners: list[int], hot: int, floor: int, endpoints: int, most: int
 ) -> None:
     """One looks at all instances, which takes half a millisecond with a thousand; the other at as few as it can."""
     rows = [row(name, state=state, weight=weight) for name, (state, weight, _) in zip("abcdef", members, strict=False)]
     serving = [at for at, each in enumerate(rows) if each.state is not DRAINING]
     pattern = [owner if owner in serving else 0xFFFF for owner in owners]
-    chooser = Chooser(PickLimits(bound=LoadBound(percent=125, floor=floor), endpoints=endpoints), rng=random.Random(1))
+    limits = PickLimits(bound=LoadBound(percent=125, floor=floor), endpoints=endpoints, most_in_flight=most)
+    chooser = Chooser(limits, rng=random.Random(1))
     table = RoutingTable(generation=1, instances=rows, slots=pack_slots(pattern * (SLOTS // 16)))
     chooser.fleet = Fleet(table, kept=endpoints)
     for endpoint, (_, _, load) in zip(chooser.fleet.members, members, strict=True):
