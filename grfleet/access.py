@@ -134,9 +134,11 @@ async def reach(flags: KubeFlags) -> AsyncIterator[Cluster]:
         There are no usable credentials.
     """
     from controllers.runtime.credentials import load_api_client
+    from controllers.runtime.depth import allow_deep_objects
     from controllers.runtime.kube import HttpKubeApi, transport_of
 
     timeout = flags.timeout_seconds
+    allow_deep_objects()
     if flags.namespace and not _NAMESPACE.fullmatch(flags.namespace):
         raise Failed(f"--namespace {flags.namespace}: not a name that a namespace can have")
     try:

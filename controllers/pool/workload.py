@@ -96,7 +96,10 @@ def pod_template(pool: GRServingPool, managed: ManagedInstances, *, agent: Agent
     TemplateInvalid
         See :func:`deployment_body`.
     """
-    template: dict[str, Any] = _without_nulls(managed.template)
+    try:
+        template: dict[str, Any] = _without_nulls(managed.template)
+    except RecursionError:  # no pod is, and the API server admits it of a pool
+        raise TemplateInvalid("instances.managed.template: it is nested thousands of levels deep, which no pod is") from None
     problem = next(_problems(template, managed.engine_container), None)
     if problem is not None:
         raise TemplateInvalid(f"instances.managed.template: {problem}")

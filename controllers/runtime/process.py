@@ -20,6 +20,7 @@ import uvloop
 
 from controllers.loops import all_loops
 from controllers.runtime.clock import SystemClock
+from controllers.runtime.depth import allow_deep_objects
 from controllers.runtime.errors import ReconcileError, Terminal
 from controllers.runtime.logs import configure_logging
 from controllers.runtime.loop import Loop
@@ -87,6 +88,7 @@ def main(arguments: Sequence[str] | None = None, *, loops: Callable[[], list[Loo
     """
     settings = parse_settings(sys.argv[1:] if arguments is None else arguments)
     configure_logging(level=settings.log_level)
+    allow_deep_objects()
     _collect_rarely()
     runtime = Runtime(settings, loops(), clock=SystemClock(), rng=random.Random())
     try:
@@ -257,6 +259,7 @@ def register_for_kopf_run() -> None:
     ``kopf run`` needs ``-A`` or ``-n`` to match: the startup handler refuses a mismatch.
     """
     settings = parse_settings(None)
+    allow_deep_objects()
     registry = kopf.get_default_registry()
     holder: list[asyncio.Task[None]] = []
     runtime = Runtime(settings, all_loops(), clock=SystemClock(), rng=random.Random())
