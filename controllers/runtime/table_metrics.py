@@ -52,9 +52,8 @@ class TableCollector(Collector):
         for table in tables:
             status, pool = _status(table), key_of(table)
             generation.add_metric(pool, float(status.get("generation") or 0))
-            if (published := status.get("publishedAt")) is not None:
-                passed = (self._clock.now() - datetime.fromisoformat(str(published))).total_seconds()
-                age.add_metric(pool, max(0.0, passed))
+            if (published := _moment(status.get("publishedAt"))) is not None:
+                age.add_metric(pool, max(0.0, (self._clock.now() - published).total_seconds()))
             moved.add_metric(pool, float(status.get("movedPercent") or 0))
             window.add_metric(pool, sum(float(each["movedPercent"]) for each in status.get("recentMoves") or ()))
             for state, number in _by_state(status["instances"]):
@@ -68,6 +67,14 @@ def _family(name: str, text: str, *more: str) -> GaugeMetricFamily:
 
 def _status(table: Object) -> dict[str, Any]:
     return dict(table.get("status") or {})
+
+
+def _moment(text: Any) -> datetime | None:
+    """The stamp; None for one that cannot be read, as the API admits some: it must not cost the series of all others."""
+    try:
+        return datetime.fromisoformat(str(text)) if text else None
+    except ValueError:
+        return None
 
 
 def _is_tombstone(status: dict[str, Any]) -> bool:

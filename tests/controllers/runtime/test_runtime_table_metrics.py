@@ -6,6 +6,8 @@ import random
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from controllers.runtime import table_metrics
 from controllers.runtime.clock import FakeClock
 from controllers.runtime.resources import POOLS, ROUTING_TABLES
@@ -55,6 +57,16 @@ def test_generation_moved_share_age_and_instances_of_each_table_are_shown() -> N
     assert seen["grfleet_table_instances", "team", "feed", "Warming"] == 1
     assert seen["grfleet_table_instances", "team", "feed", "Draining"] == 0
     assert not [key for key in seen if "gone" in key or "new" in key]
+
+
+@pytest.mark.parametrize("stamp", ["2026-01-31t12:00:00z", "2026-01-31T12:00:00x5Z", "2026-01-31T12:00:00+99:99"])
+def test_a_stamp_that_the_api_admits_and_nobody_here_reads_costs_no_series_but_its_own(stamp: str) -> None:
+    store, clock = Store([ROUTING_TABLES]), FakeClock()
+    store.upsert(ROUTING_TABLES, table("odd", generation=2, publishedAt=stamp, instances=rows("Ready")))
+    store.upsert(ROUTING_TABLES, table("well", generation=3, publishedAt="2026-01-01T00:00:00Z", instances=rows("Ready")))
+    seen = shown(store, clock)
+    assert [key[2] for key in seen if key[0] == "grfleet_table_age_seconds"] == ["well"]
+    assert seen["grfleet_table_generation", "team", "odd"] == 2
 
 
 def test_a_store_without_tables_shows_none_and_of_many_pools_only_the_first_are_named(monkeypatch: Any) -> None:
