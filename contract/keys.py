@@ -14,6 +14,14 @@ USER_KEY_HEX_LENGTH = 32
 MIN_POOL_KEY_BYTES = 16
 
 
+def secret_in(content: bytes) -> bytes:
+    """Return the secret of a pool from what its Secret or file holds: without one newline that an editor left at its end.
+
+    Of random bytes one in 256 ends like that too, so whoever hashes ids has to take it off, or none.
+    """
+    return content.removesuffix(b"\n")
+
+
 def user_key(pool_key: bytes, user_id: str | bytes) -> str:
     """Return the 128-bit keyed hash of a user id as 32 hex digits.
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from contract.errors import ProtocolViolation
-from contract.keys import MIN_POOL_KEY_BYTES
+from contract.keys import MIN_POOL_KEY_BYTES, secret_in
 from contract.table import RoutingTable, can_carry_a_key
 from dataplane.follow import TableSource
 
@@ -100,7 +100,7 @@ def read_pool_key(path: Path) -> bytes:
     ConfigError, OSError
         When it is none, or cannot be read.
     """
-    return check_pool_key(path.read_bytes().removesuffix(b"\n"))
+    return check_pool_key(secret_in(path.read_bytes()))
 
 
 def trusting(authorities: bytes) -> ssl.SSLContext:

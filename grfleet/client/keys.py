@@ -6,7 +6,7 @@ The table names the key it was made for. Who holds several keys (during a rotati
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from contract.keys import MIN_POOL_KEY_BYTES, user_key
+from contract.keys import MIN_POOL_KEY_BYTES, secret_in, user_key
 from grfleet.client.errors import BadUserId, KeyMismatch
 
 
@@ -19,13 +19,14 @@ class PoolKey:
     key_id : str
         As the table calls it (`status.keyId`: the name of the Secret).
     secret : bytes
-        At least 16 bytes.
+        At least 16 bytes, as they are in the Secret: one newline at their end does not count, as it does not for a gateway.
     """
 
     key_id: str
     secret: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "secret", secret_in(self.secret))
         if len(self.secret) < MIN_POOL_KEY_BYTES:
             raise ValueError(f"pool key {self.key_id!r}: at least {MIN_POOL_KEY_BYTES} bytes are needed")
 

@@ -4,18 +4,21 @@ import random
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contract.keys import SLOTS, slot_of, user_key
 from contract.table import NOBODY, InstanceState, RoutingTable, TableInstance, pack_slots
 from contract.view import SERVING
+from dataplane.edge import read_pool_key
 from dataplane.gateway.agent import GatewayAgent
 from dataplane.gateway.config import GatewayConfig
 from dataplane.picker.chooser import PickLimits, Refused
 from dataplane.picker.exchange import Edge
 from dataplane.picker.picker import Picker
-from grfleet.client import NoInstance, Router
+from grfleet.client import NoInstance, PoolKey, Router
+from grfleet.client.keys import hashed
 
 POOL_KEY = b"0123456789abcdef"
 USERS = [user_key(POOL_KEY, f"user {n}") for n in range(12)]
@@ -103,6 +106,15 @@ def test_a_user_goes_to_the_same_instance_through_each_face(table: RoutingTable,
             assert gateway in (None, client), choice
     anybody = any(row.state in SERVING for row in table.instances)
     assert (faces.of_client(USERS[0], "") is not None) == anybody, "somebody who serves is better than nobody"
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"\n\n", b"\r\n", b" "])
+def test_of_one_secret_each_face_makes_the_same_keys(end: bytes, tmp_path: Path) -> None:
+    """One in 256 that are made by chance ends with a newline."""
+    path = tmp_path / "user-key"
+    path.write_bytes(POOL_KEY + end)
+    of_gateways = Edge(pool_key=read_pool_key(path)).key_of({"x-user-id": b"somebody"})
+    assert hashed(PoolKey("user-key", path.read_bytes()), "somebody") == of_gateways
 
 
 @settings(max_examples=20)
