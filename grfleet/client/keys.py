@@ -74,13 +74,14 @@ class KeyRing:
 
 
 def hashed(key: PoolKey, user_id: str) -> str:
-    """Return `contract.keys.user_key` of an id.
+    """Return `contract.keys.user_key` of an id, without spaces and tabs at its ends: no gateway sees them, as HTTP takes them off.
 
     Raises
     ------
     BadUserId
         When it is empty or not encodable as UTF-8. Such ids are not hashed to one common user.
     """
+    user_id = user_id.strip(" \t")
     if not user_id:
         raise BadUserId("user id: empty; a request without a user has no affinity, use pick_any")
     try:

@@ -17,7 +17,7 @@ from dataplane.gateway.config import GatewayConfig
 from dataplane.picker.chooser import PickLimits, Refused
 from dataplane.picker.exchange import Edge
 from dataplane.picker.picker import Picker
-from grfleet.client import NoInstance, PoolKey, Router
+from grfleet.client import BadUserId, NoInstance, PoolKey, Router
 from grfleet.client.keys import hashed
 
 POOL_KEY = b"0123456789abcdef"
@@ -115,6 +115,17 @@ def test_of_one_secret_each_face_makes_the_same_keys(end: bytes, tmp_path: Path)
     path.write_bytes(POOL_KEY + end)
     of_gateways = Edge(pool_key=read_pool_key(path)).key_of({"x-user-id": b"somebody"})
     assert hashed(PoolKey("user-key", path.read_bytes()), "somebody") == of_gateways
+
+
+@given(st.text(st.sampled_from(" \tab,ü\u00a0\u3000"), max_size=6))
+def test_of_one_id_each_face_makes_the_same_key(user_id: str) -> None:
+    """HTTP takes spaces and tabs off the ends of a header's value, and nothing else."""
+    edge = Edge(pool_key=POOL_KEY)
+    of_gateways = edge.key_of({"x-user-id": user_id.encode()})
+    try:
+        assert hashed(PoolKey("user-key", POOL_KEY), user_id) == of_gateways
+    except BadUserId:
+        assert of_gateways == ""
 
 
 @settings(max_examples=20)

@@ -104,11 +104,20 @@ def test_an_id_that_cannot_be_hashed_is_refused_without_being_repeated(wrong: st
         error = error.__cause__ or error.__context__
 
 
-@pytest.mark.parametrize("odd", [" ", "a b", "ü☃", "x" * 10_000, "a\nb", "\x00"])
+@pytest.mark.parametrize("odd", ["\u00a0", "a b", "ü☃", "x" * 10_000, "a\nb", "\x00"])
 def test_odd_ids_are_users_like_others(odd: str) -> None:
     client = AsyncClient(Fed(), KEY)
     client.router.accept(table(1))
     assert client.pick(odd).user_key == user_key(SECRET, odd)
+
+
+def test_spaces_at_the_ends_of_an_id_do_not_count_as_no_gateway_sees_them() -> None:
+    client = AsyncClient(Fed(), KEY)
+    client.router.accept(table(1))
+    assert client.pick(" \ta b ").user_key == user_key(SECRET, "a b")
+    for nobody in (" ", "\t \t"):
+        with pytest.raises(BadUserId, match="empty"):
+            client.pick(nobody)
 
 
 def test_keys_are_checked_and_do_not_show() -> None:
