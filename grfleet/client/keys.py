@@ -74,7 +74,7 @@ class KeyRing:
 
 
 def hashed(key: PoolKey, user_id: str) -> str:
-    """Return `contract.keys.user_key` of an id, without spaces and tabs at its ends: no gateway sees them, as HTTP takes them off.
+    """Return `contract.keys.user_key` of an id, without spaces and tabs at its ends: HTTP takes them off before a gateway looks.
 
     Raises
     ------
