@@ -134,11 +134,10 @@ async def reach(flags: KubeFlags) -> AsyncIterator[Cluster]:
         There are no usable credentials.
     """
     from controllers.runtime.credentials import load_api_client
-    from controllers.runtime.depth import allow_deep_objects
+    from controllers.runtime.depth import deep_objects
     from controllers.runtime.kube import HttpKubeApi, transport_of
 
     timeout = flags.timeout_seconds
-    allow_deep_objects()
     if flags.namespace and not _NAMESPACE.fullmatch(flags.namespace):
         raise Failed(f"--namespace {flags.namespace}: not a name that a namespace can have")
     try:
@@ -151,18 +150,19 @@ async def reach(flags: KubeFlags) -> AsyncIterator[Cluster]:
     async def as_asked(method: str, path: str, headers: dict[str, str], body: Any, seconds: float) -> Any:
         return await send(method, path, {**headers, "Impersonate-User": flags.as_user}, body, seconds)
 
-    async with client:
-        yield Cluster(
-            kube=HttpKubeApi(
-                as_asked if flags.as_user else send,
-                clock=SystemClock(),
-                rng=random.Random(),
-                timeout_seconds=timeout,
-                attempts=2,
-            ),
-            host=client.configuration.host,
-            namespace=namespace,
-        )
+    with deep_objects():
+        async with client:
+            yield Cluster(
+                kube=HttpKubeApi(
+                    as_asked if flags.as_user else send,
+                    clock=SystemClock(),
+                    rng=random.Random(),
+                    timeout_seconds=timeout,
+                    attempts=2,
+                ),
+                host=client.configuration.host,
+                namespace=namespace,
+            )
 
 
 def _kubeconfig(flags: KubeFlags) -> tuple[str | None, str]:

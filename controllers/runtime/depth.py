@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import resource
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 DEEPEST = 12_000
 """Levels that are allowed; so many take a parser 5 MiB of its stack. What is deeper still is an error and not the end."""
@@ -20,3 +22,14 @@ def allow_deep_objects() -> None:
     stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
     if stack == resource.RLIM_INFINITY or stack >= STACK_BYTES:
         sys.setrecursionlimit(max(DEEPEST, sys.getrecursionlimit()))
+
+
+@contextmanager
+def deep_objects() -> Iterator[None]:
+    """The same for a while."""
+    before = sys.getrecursionlimit()
+    allow_deep_objects()
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)

@@ -17,7 +17,7 @@ from contract.errors import ProtocolViolation
 from controllers.pool.workload import AgentImage, TemplateInvalid, deployment_body
 from controllers.runtime import depth, process
 from controllers.runtime.clock import FakeClock
-from controllers.runtime.depth import DEEPEST, allow_deep_objects
+from controllers.runtime.depth import DEEPEST, allow_deep_objects, deep_objects
 from controllers.runtime.kube import HttpKubeApi, list_all
 from controllers.runtime.resources import POOLS
 from controllers.runtime.store import Store
@@ -98,6 +98,14 @@ def test_a_stack_that_is_too_small_for_it_keeps_the_limit_that_it_has(
     monkeypatch.setattr(depth.resource, "getrlimit", lambda _: (stack, stack))
     allow_deep_objects()
     assert sys.getrecursionlimit() == limit
+
+
+def test_a_command_allows_it_while_it_reads_and_no_longer() -> None:
+    sys.setrecursionlimit(1500)
+    with pytest.raises(KeyError), deep_objects():
+        assert sys.getrecursionlimit() == DEEPEST
+        raise KeyError
+    assert sys.getrecursionlimit() == 1500
 
 
 def test_the_operator_allows_it_before_it_reads_anything(monkeypatch: pytest.MonkeyPatch) -> None:
