@@ -112,7 +112,7 @@ class Chooser:
         if hot is not None and not hot.serving:
             hot = None
         if subset is None:
-            usual = fleet.first(slot)
+            usual: Sequence[Endpoint] = fleet.first(slot)
             head = named or hot
             if head is not None:
                 usual = (head, *(each for each in usual if each is not head))[: self.limits.endpoints]
