@@ -211,12 +211,13 @@ def explained(cluster: Cluster) -> Iterator[None]:
         ValueError,
         RecursionError,
     ) as error:  # an answer of another shape, or no JSON at all
-        raise Failed(f"what answers at {cluster.host} is no Kubernetes API server; check KUBECONFIG and --context") from error
+        raise Failed(_no_api_server(cluster)) from error
 
 
 def why(error: ReconcileError, cluster: Cluster) -> str:
     """One line about a refused or lost request: what happened, where, and what to do."""
     from controllers.runtime.errors import Forbidden, KindMissing
+    from controllers.runtime.kube_errors import BAD_ANSWER
 
     said = error.message.split(": ", 1)[-1]  # without the call, which names no more than the server and the kind do
     if isinstance(error, KindMissing):
@@ -228,6 +229,12 @@ def why(error: ReconcileError, cluster: Cluster) -> str:
         return f"{said}; a cluster-wide install of the chart adds this to the ClusterRoles view, edit and admin: ask for one"
     if error.reason == "Unauthorized":
         return f"the API server at {cluster.host} does not accept these credentials; log in again, or choose --context"
+    if error.reason == BAD_ANSWER:
+        return _no_api_server(cluster)
     if error.reason in _NO_ANSWER:
         return f"the API server at {cluster.host} does not answer ({said}); check KUBECONFIG, --context and the network"
     return f"the API server at {cluster.host} answered {error.reason}: {error.message}"
+
+
+def _no_api_server(cluster: Cluster) -> str:
+    return f"what answers at {cluster.host} is no Kubernetes API server; check KUBECONFIG and --context"

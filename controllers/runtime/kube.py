@@ -14,12 +14,11 @@ from typing import Any, Protocol
 from urllib.parse import quote, urlencode
 
 import aiohttp
-import msgspec
 from kubernetes.aio import client as kubernetes_client
 
 from controllers.runtime.clock import Clock
 from controllers.runtime.errors import Expired, Gone, NotLeader, Transient
-from controllers.runtime.kube_errors import classify, from_network
+from controllers.runtime.kube_errors import BAD_ANSWER, classify, decoded, from_network
 from controllers.runtime.resources import Key, Object, ResourceType, identity, key_of
 from controllers.runtime.ssa import already_applied
 from crds.types import GROUP
@@ -188,7 +187,9 @@ class HttpKubeApi:
         while True:
             query = {"limit": str(limit), **({"continue": token} if token else {})}
             answer = await self._call("list", resource, Key(namespace or "", ""), query=query)
-            metadata = answer.get("metadata", {})
+            metadata = answer.get("metadata") or {}
+            if "resourceVersion" not in metadata:
+                raise Transient(BAD_ANSWER, f"list {resource}: the answer is no list")
             head = {"apiVersion": resource.api_version, "kind": resource.kind}
             yield Page(tuple({**head, **item} for item in answer.get("items") or ()), metadata["resourceVersion"])
             token = metadata.get("continue") or ""
@@ -290,7 +291,7 @@ class HttpKubeApi:
             return frozenset()
         if status >= 400:
             raise classify(status, text, headers, call=call)
-        return frozenset(str(item["name"]) for item in msgspec.json.decode(text).get("resources", ()))
+        return frozenset(str(item["name"]) for item in decoded(text, call=call).get("resources") or ())
 
     async def schemas(self, group: str, version: str) -> Mapping[str, Mapping[str, Any]]:
         """See :class:`KubeApi`."""
@@ -301,7 +302,7 @@ class HttpKubeApi:
             return {}
         if status >= 400:
             raise classify(status, text, headers, call=call)
-        found = (msgspec.json.decode(text).get("components") or {}).get("schemas") or {}
+        found = (decoded(text, call=call).get("components") or {}).get("schemas") or {}
         return {each["kind"]: schema for schema in found.values() for each in schema.get("x-kubernetes-group-version-kind", ())}
 
     async def _apply(
@@ -334,8 +335,7 @@ class HttpKubeApi:
         status, headers, text = await self._repeat(method, path, content, body, call, repeat, (verb, name))
         if status >= 400:
             raise classify(status, text, headers, call=call)
-        answer: dict[str, Any] = msgspec.json.decode(text)
-        return answer
+        return decoded(text, call=call)
 
     async def _repeat(
         self, method: str, path: str, content: str, body: Object | None, call: str, repeat: bool, label: tuple[str, str]

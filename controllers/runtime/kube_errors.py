@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import aiohttp
+import msgspec
 
 from controllers.runtime.errors import (
     AlreadyExists,
@@ -27,6 +28,8 @@ from controllers.runtime.errors import (
 )
 
 NAMESPACE_TERMINATING = "NamespaceTerminating"
+BAD_ANSWER = "BadAnswer"
+"""Reason of an answer that says that all went well and is none of an API server."""
 _LONGEST_MESSAGE = 400
 _SCHEMA_HINTS = ("field not declared in schema", "failed to create typed patch object", "duplicate entries for key")
 _TRANSIENT = {401: "Unauthorized", 408: "RequestTimeout", 429: "TooManyRequests"}
@@ -59,6 +62,23 @@ def classify(status: int, body: str, headers: Mapping[str, str], *, call: str) -
         name = _TRANSIENT.get(status) or reason or f"Http{status}"
         return Transient(name, message, retry_after=_retry_after(headers, answer))
     return Terminal(reason or f"Http{status}", message)
+
+
+def decoded(text: str, *, call: str) -> dict[str, Any]:
+    """The object in an answer below 400.
+
+    Raises
+    ------
+    Transient
+        When there is none: whatever stands between us and the API server may say "OK" and something else.
+    """
+    try:
+        answer = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        answer = None
+    if not isinstance(answer, dict):
+        raise Transient(BAD_ANSWER, f"{call}: the answer is no object of an API server")
+    return answer
 
 
 def from_network(error: Exception, *, call: str) -> Transient:

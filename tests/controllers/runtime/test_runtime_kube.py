@@ -212,6 +212,30 @@ async def test_pages_are_followed_and_an_expired_continuation_starts_the_list_ag
     assert "continue=more" in script.sent[1][1]
 
 
+@pytest.mark.parametrize("body", ["", "<html>it works</html>", "[1]", '"ok"', "null", '{"kind": ', "[" * 100_000])
+async def test_an_ok_with_anything_but_an_object_is_a_trouble_that_passes_and_ends_nobody(body: str) -> None:
+    """A proxy in between says so; sweeper and elector live on what is transient, and die of what is not expected."""
+    kube, _ = port(Script(*[(200, body)] * 40))
+    calls = (
+        kube.get(INSTANCES, KEY),
+        kube.apply(INSTANCES, identity(INSTANCES, KEY), field_manager="m"),
+        kube.create(INSTANCES, identity(INSTANCES, KEY), field_manager="m"),
+        kube.served("g", "v"),
+        kube.schemas("g", "v"),
+        list_all(kube, INSTANCES, None),
+    )
+    for call in calls:
+        with pytest.raises(errors.Transient, match="BadAnswer"):
+            await call
+
+
+@pytest.mark.parametrize("body", ["{}", '{"metadata": null}', '{"metadata": {}, "items": []}'])
+async def test_an_object_that_is_no_list_is_not_taken_for_an_empty_one(body: str) -> None:
+    kube, _ = port(Script(*[(200, body)] * 3))
+    with pytest.raises(errors.Transient, match="no list"):
+        await list_all(kube, INSTANCES, None)
+
+
 # -- would an apply change anything? ---------------------------------------------------------------------------------
 
 SPEC = {"poolRef": "p", "intent": {"strategy": "Static"}}
