@@ -43,7 +43,11 @@ def test_a_release_from_nothing_to_tuned_to_gone_as_documented(cluster: Cluster,
         wait_until_it_is_ready_and_leads(cluster, log)
         cluster.plane.kubectl("apply", "-f", "-", input=json.dumps(POOL))
         wait_for(lambda: cluster.get("gri", "-n", "default")["items"], says=log.read_text)
+        patch = json.dumps({"spec": {"strategy": "Static"}})
+        cluster.plane.kubectl("patch", "hbmp", "default", "-n", SYSTEM, "--type=merge", "-p", patch)
         cluster.run("upgrade")
+        policy = cluster.get("hbmp", "default", "-n", SYSTEM)
+        assert policy["spec"]["strategy"] == "Static", "as docs/operations.md has it: helm leaves what people patch"
 
     cluster.run("uninstall")
     assert cluster.get("grp", "home", "-n", "default")["spec"]["memory"]["hbmBytes"] == "1Gi"
