@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bench import allocator_runs as runs
 from bench.allocator_rows import ROWS
 from bench.allocator_runs import Kept, Task
-from bench.allocator_site import REGIMES, SHIFTS, Episode, Rules, rules_of
+from bench.allocator_site import INSTANCES, REGIMES, SHIFTS, Episode, Rules, rules_of
 from simulator.fleet.config import RefillMode
 from simulator.workloads.parts import Part
 
@@ -28,7 +28,6 @@ NOISES = (0.08, 0.2, 0.4, 0.8)
 SWEPT = ("anchor", "hill", "ppo", "recovery")
 REFILLED = ("static-best", "anchor", "clamped", "residual", "recovery", "oracle")
 JUDGED = ("static-best", "oracle")
-SIMULATED = 4  # of all instances: as many as two cores beside other work can do in an hour; INSTANCES for all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +66,7 @@ FULL = Size(
     episodes=48,
     swept=6,
     shifted=3,
-    simulated=SIMULATED,
+    simulated=INSTANCES,
     few=4,
     fewest=2,
     shifts=tuple(name for name in SHIFTS if name),

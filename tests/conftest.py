@@ -14,8 +14,8 @@ from testbed.kinds import install_kinds
 
 pytest_plugins = ["testbed.pytest_plugin"]
 
-# No test asserts an absolute time, and one example may take long while other tests fill the machine. The same examples each time: what
-# is red was made red by a change. New examples are looked for by `make explore`, and what they find becomes an `@example`.
+# No test asserts an absolute time, and one example may take long while other tests fill the machine. The same examples each time:
+# what is red was made red by a change. `make explore` looks for new ones, and what it finds becomes an `@example`.
 settings.register_profile("grfleet", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, print_blob=True)
 settings.load_profile("grfleet")
