@@ -48,13 +48,17 @@ def test_a_failed_owner_is_passed_over_and_the_next_one_is_the_same_for_every_cl
     assert router.pick(KEY, exclude={first.name}) == second
 
 
-def test_with_every_owner_excluded_or_no_table_at_all_there_is_no_instance() -> None:
+def test_with_every_instance_excluded_or_no_table_at_all_there_is_no_instance() -> None:
     with pytest.raises(NoInstance, match="no routing table"):
         Router().pick(KEY)
-    with pytest.raises(NoInstance, match="generation 1"):
-        router_with([0] * SLOTS).pick(KEY, exclude={"a"})
-    with pytest.raises(NoInstance):
-        router_with([NOBODY] * SLOTS).pick(KEY)
+    for owners in ([0] * SLOTS, [NOBODY] * SLOTS):
+        with pytest.raises(NoInstance, match="generation 1"):
+            router_with(owners).pick(KEY, exclude={"a", "b"})
+
+
+def test_where_no_owner_is_left_one_that_serves_and_owns_nothing_is_picked() -> None:
+    assert router_with([0] * SLOTS).pick(KEY, exclude={"a"}).name == "b"
+    assert router_with([NOBODY] * SLOTS).pick(KEY).name in {"a", "b"}
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=20))
