@@ -23,6 +23,11 @@ CANONICAL = st.recursive(
 )
 
 
+@pytest.mark.parametrize(("content", "secret"), [(SECRET, SECRET), (SECRET + b"\n", SECRET), (SECRET + b"\n\n", SECRET + b"\n")])
+def test_one_newline_that_an_editor_left_is_no_part_of_a_secret(content: bytes, secret: bytes) -> None:
+    assert keys.secret_in(content) == secret
+
+
 def intent(**changes: Any) -> Intent:
     base: dict[str, Any] = {"uid": "u", "generation": 3, "issued": 10, "expires": 20, "spec": {"strategy": "Static"}}
     return Intent(**(base | changes))
