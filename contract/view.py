@@ -76,7 +76,7 @@ class View:
         self.owners = [None if index == NOBODY else picks[index] for index in indices]
         own = set(indices) - {NOBODY}
         self.owning = len(own)
-        self.by_name = {pick.name: pick for pick in picks}
+        self.by_name = {p.name: p for p, row in zip(picks, rows, strict=True) if row.state is not InstanceState.UNREACHABLE}
         self.serving = {p.uid: p for i, p in enumerate(picks) if i in own or rows[i].state in SERVING}
         self.idle = tuple(p for i, p in enumerate(picks) if i not in own and p.uid in self.serving)
 

@@ -82,15 +82,15 @@ def _trouble_with_the_agent(seen: Observation) -> Condition | None:
         return _policy("Unknown", "Pending", f"the agent at {url} has not answered yet")
     if isinstance(seen.sighting, Silent):
         return _policy("Unknown", "AgentUnreachable", f"the agent at {url} does not answer; it keeps the intent that it has")
-    if takes_no_intent(seen):
-        why = "it tells its status and does not answer to the intent; look for what lies between it and the operator"
-        return _policy("False", "IntentNotAccepted", f"the agent at {url}: {why}")
     if isinstance(seen.sighting, Garbled):
         return _policy("False", "AgentMisbehaves", f"the agent at {url}: {seen.sighting.why}")
     if seen.holder is not None:
         return _policy(
             "False", "AgentTaken", f"the agent at {url} serves GRInstance {seen.holder}; give each entry its own agent"
         )
+    if takes_no_intent(seen):
+        why = "it tells its status and does not answer to the intent; look for what lies between it and the operator"
+        return _policy("False", "IntentNotAccepted", f"the agent at {url}: {why}")
     if holds_intent(seen, seen.sighting.status):
         return None  # also after a refusal: the answer to the next attempt may have been lost
     if seen.refusal is not None:

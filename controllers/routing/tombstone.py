@@ -24,6 +24,7 @@ from controllers.runtime.kube import ABSENT
 from controllers.runtime.loop import Context
 from controllers.runtime.resources import POOL_LABEL, POOLS, ROUTING_TABLES, Key, Object, identity, key_of, uid_of
 from controllers.runtime.ssa import owns
+from controllers.runtime.stamps import moment_of
 from controllers.runtime.store import Store
 from controllers.status import write_status
 from crds.reasons import FieldManager
@@ -185,8 +186,7 @@ def _of_the_pool(table: Object) -> bool:
 
 
 def _written_at(table: Object, now: datetime) -> datetime:
-    text = (table.get("status") or {}).get("publishedAt")
-    written = datetime.fromisoformat(str(text)) if text else now
+    written = moment_of((table.get("status") or {}).get("publishedAt")) or now
     return min(written, now + timedelta(minutes=5))  # one from the future is that of a clock that was wrong
 
 

@@ -7,7 +7,6 @@ are shown at most, the first by namespace and name; `grfleet_tables` counts all.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import datetime
 from itertools import islice
 from typing import Any
 
@@ -17,6 +16,7 @@ from prometheus_client.registry import Collector
 from contract.table import InstanceState
 from controllers.runtime.clock import Clock
 from controllers.runtime.resources import ROUTING_TABLES, Object, key_of
+from controllers.runtime.stamps import moment_of
 from controllers.runtime.store import Store
 
 MOST_POOLS = 1000
@@ -52,7 +52,7 @@ class TableCollector(Collector):
         for table in tables:
             status, pool = _status(table), key_of(table)
             generation.add_metric(pool, float(status.get("generation") or 0))
-            if (published := _moment(status.get("publishedAt"))) is not None:
+            if (published := moment_of(status.get("publishedAt"))) is not None:
                 age.add_metric(pool, max(0.0, (self._clock.now() - published).total_seconds()))
             moved.add_metric(pool, float(status.get("movedPercent") or 0))
             window.add_metric(pool, sum(float(each["movedPercent"]) for each in status.get("recentMoves") or ()))
@@ -67,14 +67,6 @@ def _family(name: str, text: str, *more: str) -> GaugeMetricFamily:
 
 def _status(table: Object) -> dict[str, Any]:
     return dict(table.get("status") or {})
-
-
-def _moment(text: Any) -> datetime | None:
-    """The stamp; None for one that cannot be read, as the API admits some: it must not cost the series of all others."""
-    try:
-        return datetime.fromisoformat(str(text)) if text else None
-    except ValueError:
-        return None
 
 
 def _is_tombstone(status: dict[str, Any]) -> bool:

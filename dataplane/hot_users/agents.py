@@ -217,7 +217,8 @@ class ResidencyLoop:
         self._chosen = chosen
 
     async def _ask_all(self, rows: Sequence[TableInstance]) -> None:
-        """Ask agents and take in what they say as it comes: those that hang wait side by side, and keep nobody else waiting."""
+        """Ask agents and take in what they say as it comes: those that hang wait side by side, and keep waiting at most the last
+        few answers, too few to be worth a thread."""
         rest, said, hearing = iter(rows), list[_Answer](), asyncio.Lock()
 
         async def hear(*, least: int) -> None:

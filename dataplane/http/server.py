@@ -201,7 +201,9 @@ class _Connection(asyncio.Protocol):
         self._go_on()
 
     def eof_received(self) -> None:
-        """Whoever goes away wants no answer any more: the connection is closed, and its task cancelled with it."""
+        """Whoever goes away wants no answer any more: the connection is closed, its task cancelled, and what is unsent
+        has an end."""
+        self.close()
 
     def _expect(self, seconds: float | None, otherwise: Callable[[], object] | None = None) -> None:
         """Hang up after so long, unless something else is said before."""

@@ -20,6 +20,7 @@ class PoolKey:
         As the table calls it (`status.keyId`: the name of the Secret).
     secret : bytes
         At least 16 bytes, as they are in the Secret: one newline at their end does not count, as it does not for a gateway.
+        Make keys of what the Secret holds, never of the `secret` of another key: that would take a second newline off.
     """
 
     key_id: str

@@ -222,7 +222,8 @@ class Router:
     def failed(self, uid: str) -> bool:
         """Pass an instance over for a while, because a request to it failed; say whether this failure excluded it."""
         view = self._view
-        return uid in view.serving and self._exclusions.failed(uid, instances=len(view.serving))
+        known = uid in view.serving or any(pick.uid == uid for pick in view.by_name.values())  # one that drains may be preferred
+        return known and self._exclusions.failed(uid, instances=len(view.serving))
 
     def succeeded(self, uid: str) -> None:
         """Record that an instance answered."""

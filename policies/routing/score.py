@@ -65,10 +65,11 @@ class Wishes(NamedTuple):
 def costs_of(facts: Sequence[InstanceFacts], *, refill_slowdown: float = 1.25, most_wait_ms: float = math.inf) -> Costs:
     """Return the costs of some instances, which are those of one pool: none is far from the others.
 
-    What a token or a row costs counts within a factor of `UNLIKE` of the median. Waiting and the rows that miss each count up to
-    a limit above the least of those that may serve. So an instance that says that it works for nothing, or asks for endless rows,
-    draws no user from its state. What is unknown of one (NaN, infinite) is taken from the others, and is no reason for anything
-    where it is unknown of all; what is negative counts as 0. Loading is never dearer than recomputing.
+    What a token that is computed or loaded from the host, or a row, costs counts within a factor of `UNLIKE` of the median.
+    Waiting and the rows that miss each count up to a limit above the least of those that may serve. So an instance that says that
+    it works for nothing, or asks for endless rows, draws no user from its state. What is unknown of one (NaN, infinite) is taken
+    from the others, and is no reason for anything where it is unknown of all; what is negative counts as 0. Loading is never
+    dearer than recomputing.
     """
     slower = np.array([refill_slowdown if fact.refilling else 1.0 for fact in facts])
     token_ms = _near_median(fact.ms_per_token_recompute for fact in facts)
@@ -85,11 +86,15 @@ def costs_of(facts: Sequence[InstanceFacts], *, refill_slowdown: float = 1.25, m
 
 
 def _near_median(values: Iterable[float]) -> NDArray[np.float64]:
-    """Return values from 0 up, within a factor of `UNLIKE` of the median of the known ones; the median where one is not known."""
+    """Return values from 0 up, within a factor of `UNLIKE` of the median of the known ones; the median where one is not known.
+
+    Where most say that it costs nothing, there is no measure for the others.
+    """
     given = np.array(list(values), dtype=np.float64)
     known = given[np.isfinite(given)]
     median = float(np.median(np.maximum(known, 0.0))) if len(known) else 0.0
-    return np.clip(_known_or(np.full(len(given), median), given.tolist()), median / UNLIKE, median * UNLIKE)
+    costs = _known_or(np.full(len(given), median), given.tolist())
+    return np.clip(costs, median / UNLIKE, median * UNLIKE) if median > 0.0 else costs
 
 
 def _above_least(cost_ms: NDArray[np.float64], eligible: NDArray[np.bool_], most_ms: float) -> NDArray[np.float64]:

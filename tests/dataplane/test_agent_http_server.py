@@ -175,7 +175,7 @@ def test_who_takes_no_answers_gets_no_more_of_them_until_it_does(
         runner.run(asyncio.wait_for(scenario(), 20.0))
 
 
-@pytest.mark.parametrize("how", ["idle for long", "no room", "too much ahead", "the end"])
+@pytest.mark.parametrize("how", ["idle for long", "no room", "too much ahead", "the end", "half closed"])
 @pytest.mark.parametrize("factory", [asyncio.SelectorEventLoop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def test_who_never_takes_its_answer_is_hung_up_on(
     factory: Callable[[], asyncio.AbstractEventLoop], how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -184,7 +184,7 @@ def test_who_never_takes_its_answer_is_hung_up_on(
         monkeypatch.setattr(http_server, "IDLE_SECONDS", 0.05)
     if how == "no room":
         monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 1)
-    monkeypatch.setattr(http_server, "REQUEST_SECONDS", 0.05 if how in ("too much ahead", "the end") else 30.0)
+    monkeypatch.setattr(http_server, "REQUEST_SECONDS", 0.05 if how in ("too much ahead", "the end", "half closed") else 30.0)
     more = b"GET /large HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n" if how == "the end" else GET_LARGE
 
     async def scenario() -> None:
@@ -196,6 +196,10 @@ def test_who_never_takes_its_answer_is_hung_up_on(
             await asyncio.sleep(0.02)
             if how == "too much ahead":
                 writer.write(b"x" * (2 * http_server.MAX_AHEAD_BYTES))
+            if how == "half closed":
+                writer.write(b"GET /wait HTTP/1.1\r\nhost: a\r\n\r\n")
+                await asyncio.sleep(0.02)
+                writer.write_eof()
             others = [await asyncio.open_unix_connection(tmp_path / "s")] if how == "no room" else []
             await lost.wait()
             for _, each in (*others, (None, writer)):

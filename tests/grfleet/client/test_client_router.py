@@ -154,6 +154,18 @@ def test_the_instance_of_an_earlier_answer_is_preferred_while_it_serves() -> Non
     assert router.pick(key, prefer="c").name == "a"
 
 
+def test_one_that_drains_and_fails_is_preferred_no_more_and_one_that_cannot_be_reached_never() -> None:
+    router = router_of()
+    key = key_in_slot_of("a", router)
+    no_c = [owner % 2 for owner in even("abc")]
+    router.accept(table(2, "abc", owners=no_c, states={"c": InstanceState.DRAINING}))
+    assert router.failed("uid-c")
+    assert router.pick(key, prefer="c").name == "a"
+    router.accept(table(3, "abc", owners=no_c, states={"c": InstanceState.UNREACHABLE}))
+    assert router.pick(key, prefer="c").name == "a"
+    assert not router.failed("uid-c")
+
+
 # ---------------------------------------------------------------- exclusions
 
 

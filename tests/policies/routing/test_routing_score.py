@@ -76,6 +76,11 @@ def test_what_one_says_of_its_costs_counts_within_a_factor_of_the_median(field: 
     assert costs.token_ms[:3].tolist() == alike.token_ms[:3].tolist()
 
 
+def test_where_most_say_that_a_token_costs_nothing_the_others_are_believed() -> None:
+    facts = [an_instance(at, ms_per_token_recompute=cost) for at, cost in enumerate((0.0, 0.0, 0.05))]
+    assert costs_of(facts).token_ms.tolist() == pytest.approx([0.0, 0.0, 0.05])
+
+
 def test_rows_that_miss_count_up_to_a_limit_above_the_least_of_those_that_may_serve() -> None:
     facts = [an_instance(0, emb_overlap=1.0, ready=False), an_instance(1, emb_overlap=0.9), an_instance(2, emb_overlap=0.0)]
     assert costs_of(facts, most_wait_ms=0.3).rows_ms.tolist() == pytest.approx([0.0, 0.1, 0.4], rel=1e-5)
