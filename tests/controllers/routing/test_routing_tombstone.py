@@ -147,6 +147,12 @@ def test_a_tombstone_stands_for_a_week_and_then_goes() -> None:
     ), "one that a clock far ahead wrote does not stand for decades"
 
 
+def test_a_stamp_that_nobody_can_read_stops_no_look_at_a_tombstone() -> None:
+    table = buried()
+    table["status"]["publishedAt"] = "2026-12-31T23:59:60Z"
+    assert decide_burial(pool=None, table=table, known=None, now=NOW).requeue_after == TOMBSTONE_SECONDS
+
+
 def test_a_tombstone_is_one_to_the_api_the_gateway_and_the_client_and_empties_both() -> None:
     document = buried(8)
     GRRoutingTable.parse(document)
