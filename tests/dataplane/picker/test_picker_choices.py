@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from contract.errors import ProtocolViolation
@@ -137,6 +137,7 @@ def test_the_first_named_is_within_the_bound_whenever_anybody_is(loads: list[int
     endpoints=st.integers(1, 4),
     most=st.sampled_from([0, 5, 20]),
 )
+@example(members=[(READY, 0, 0), (READY, 25, 4), (READY, 25, 4)], owners=[0] * 16, hot=2, floor=0, endpoints=1, most=0)
 def test_the_quick_way_chooses_as_the_long_one_does(
     members: list[tuple[InstanceState, int, int]], owners: list[int], hot: int, floor: int, endpoints: int, most: int
 ) -> None:
