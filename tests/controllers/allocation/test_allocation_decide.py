@@ -222,6 +222,15 @@ def test_one_missed_call_proves_nothing_and_two_keep_the_split_but_drop_the_meas
     assert words(twice, "SplitSettled") == ("Unknown", "NotObserved")
 
 
+@pytest.mark.parametrize(
+    ("trouble", "reason"), [({"sighting": Garbled(why="NaN")}, "AgentMisbehaves"), ({"holder": "team/other"}, "AgentTaken")]
+)
+def test_what_an_agent_is_comes_before_that_it_leaves_intents_unanswered(trouble: dict[str, Any], reason: str) -> None:
+    assert words(decide(settled(**trouble, unanswered=3), NOW), "PolicyHealthy") == ("False", reason)
+    unread = settled(generation=2, unanswered=3, push_age_s=None)
+    assert words(decide(unread, NOW), "PolicyHealthy") == ("False", "IntentNotAccepted")
+
+
 def test_what_a_misbehaving_agent_says_is_not_used_and_the_last_good_split_stays() -> None:
     first = decide(settled(), NOW).status
     assert first is not None
